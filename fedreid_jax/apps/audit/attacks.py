@@ -20,9 +20,8 @@ right features. A judge that was trained from the same initial weights has
 similar features, so that its answers are too favourable to the attack.
 
 A permutation test decides whether the judge is right more often than by chance.
-Real images, which test the judge, and images from their features, which test
-the attack, must pass this test; the initial noise and images from permuted
-values must not.
+Real images and images from their features must pass this test; the initial
+noise and images from permuted values must not.
 """
 
 from collections.abc import Mapping
@@ -53,17 +52,11 @@ Lines = list[list[Photo | None]]
 
 
 class Attempt(NamedTuple):
-  """Images reconstructed from one kind of information.
-
-  Attributes:
-    images: reconstructed.
-    clients: number of the client of each image, in the order of the run.
-    labels: intended identity of each image in the labels of its client, or
-      None if no identity is intended.
-  """
+  """Images reconstructed from one kind of information."""
 
   images: Reconstructed
-  clients: Int[np.ndarray, ' B']
+  clients: Int[np.ndarray, ' B']  # number of each image's client
+  # Intended identity of each image in the labels of its client, or None.
   labels: Int[np.ndarray, ' B'] | None
 
 
@@ -76,20 +69,12 @@ def identities(
   scale: float = inversion.SCALE,
   measured_by: LoadedRun | None = None,
 ) -> dict[str, Attempt]:
-  """Reconstructs an image of each of a client's first identities.
+  """Reconstructs an image of each of a client's first `num` identities.
 
-  Args:
-    run: the attacked model.
-    client: client with the identities.
-    num: largest number of identities.
-    weights: of the objective.
-    search: settings of the optimisation.
-    scale: see `inversion.identities`.
-    measured_by: model that measured the mean features, `run` if None.
+  The model of `measured_by`, or else of `run`, measured the mean features.
 
   Raises:
-    ConfigError: when the model of `measured_by` has images or features of
-      another size.
+    ConfigError: if `measured_by` has images or features of another size.
   """
   space = loaded_run.statistics_space(run)
   own = measured_by or run
@@ -165,7 +150,6 @@ def statistics(
 def _one_image_each(
   run: LoadedRun, client: ClientData, num: int, space: str
 ) -> tuple[Int[np.ndarray, ' B'], Float[np.ndarray, 'B D']]:
-  """Returns a client's first identities and a feature of an image of each."""
   labels, rows = np.unique(client.labels, return_index=True)
   rows = rows[:num]
   features = run.features(client.images()[rows], space, client.modalities[rows])
@@ -190,17 +174,17 @@ class Asked(NamedTuple):
   found: Int[np.ndarray, ' B']  # answer of the judge
 
   def rank1(self) -> float:
-    """Returns the percentage of right answers."""
+    """The percentage of right answers."""
     return 100.0 * float(np.mean(self.wanted == self.found))
 
   def interval(self) -> tuple[float, float]:
-    """Returns the 95 % interval of `rank1` (Clopper-Pearson), in percent."""
+    """The 95 % interval of `rank1` (Clopper-Pearson), in percent."""
     hits = int((self.wanted == self.found).sum())
     low, high = detection.proportion(hits, len(self.wanted))
     return 100.0 * low, 100.0 * high
 
   def p_value(self) -> float:
-    """Returns the p-value of a permutation test of the right answers."""
+    """The p-value of a permutation test of the right answers."""
     rng = np.random.default_rng(0)
     hits = (self.wanted == self.found).sum()
     # Permuted right answers keep their frequencies, so that a judge with a
@@ -216,21 +200,19 @@ class Asked(NamedTuple):
 class Answers(NamedTuple):
   """Answers to the question which person or domain the queries show.
 
-  Attributes:
-    asked: right answers and answers of the nearest real image, for the attempts
-      by their names, for the initial 'noise', and for 'real' images (one of
-      each intended person who has two; absent without such a person).
-    chance: percent of real images with the right answer, the mean over queries.
-    nearest: rows of the real images, in order of the distance to each
-      reconstructed one, by attempt. Rows count the images of all clients.
+  `asked` has the attempts by their names, the initial 'noise', and 'real'
+  images, one of each intended person who has two (absent without such a
+  person).
   """
 
   asked: dict[str, Asked]
-  chance: float
+  chance: float  # percent with the right answer, mean over queries
+  # Rows of the real images among those of all clients, in order of the distance
+  # to each reconstructed one, by attempt.
   nearest: dict[str, Int[np.ndarray, 'B M']]
 
   def rank1(self) -> dict[str, float]:
-    """Returns the percent of right answers by query, and by 'chance'."""
+    """The percent of right answers by query, and by 'chance'."""
     shares = {name: one.rank1() for name, one in self.asked.items()}
     return shares | {'chance': self.chance}
 
@@ -244,7 +226,7 @@ class Gallery(NamedTuple):
   answers: Int[np.ndarray, ' M']
 
   def take(self, which: np.ndarray) -> 'Gallery':
-    """Returns some of the images."""
+    """Some of the images."""
     return Gallery(*(part[which] for part in self))
 
 
@@ -253,15 +235,10 @@ def judge(
 ) -> dict[str, Answers]:
   """Measures retrieval with reconstructed images as queries.
 
-  Args:
-    attempts: by their names; those that intend identities intend the same.
-    run: the attacked run, whose clients' images are searched.
-    by: run with the judging model.
-
-  Returns:
-    'person': answers of the attempts that intend identities, among the images
-    of the attacked clients. With several clients also 'domain': answers of all
-    attempts, among the images of all clients.
+  The judge is the model of `by`. Attempts that intend identities intend the
+  same ones; 'person' has their answers, among the images of the attacked
+  clients. With several clients, 'domain' has the answers of all attempts, among
+  the images of all clients.
 
   Raises:
     ConfigError: when the judge has images of another size.
@@ -304,10 +281,7 @@ def _ask(
   gallery: Gallery,
   real: np.ndarray,
 ) -> Answers:
-  """Answers one question about the attempts in `wanted`.
-
-  The rows `real` of the gallery are queries, too, for the other rows.
-  """
+  """Answers a question; the gallery's rows `real` are queries, too."""
   asked, nearest = {}, {}
   for name, right in wanted.items():
     queries = by.ranked(attempts[name].images.photos)
@@ -334,7 +308,7 @@ def _ask(
 
 
 def same_model(one: LoadedRun, other: LoadedRun) -> bool:
-  """Returns whether two runs have equal models."""
+  """Whether two runs have equal models."""
   a, b = one.variables, other.variables
   return a.keys() == b.keys() and all(
     np.array_equal(a[name], b[name]) for name in a
@@ -342,7 +316,7 @@ def same_model(one: LoadedRun, other: LoadedRun) -> bool:
 
 
 def same_initial_weights(one: LoadedRun, other: LoadedRun) -> bool:
-  """Returns whether two runs started from the same weights."""
+  """Whether two runs started from the same weights."""
   a, b = (
     c.start_from or c.model.pretrained or (c.model.name, c.seed)
     for c in (one.config, other.config)
@@ -351,13 +325,9 @@ def same_initial_weights(one: LoadedRun, other: LoadedRun) -> bool:
 
 
 def failed(asked: Mapping[str, Mapping[str, Asked]]) -> tuple[str, ...]:
-  """Returns the controls that failed.
-
-  Args:
-    asked: answers by question, 'person' or 'domain', and by query. The features
-      of real images must lead to the domain if there are several, else to the
-      person.
-  """
+  """The controls that failed, from answers by question and query."""
+  # The features of real images must lead to the domain if there are several,
+  # else to the person.
   # With one right answer for all queries every permutation is as good.
   several = {
     (question, name): one
@@ -390,9 +360,8 @@ def draw(
 ) -> Any:
   """Draws reconstructed images of every attempt with the nearest real ones.
 
-  Figure 5 of DFH shows reconstructed images only. Here each is followed by the
-  images that are nearest by the judge, with a solid frame around those of the
-  intended person, or of the domain of the client if no person is intended.
+  Figure 5 of DFH shows reconstructed images only. A solid frame marks real
+  images of the intended person, or of the domain if no person is intended.
   """
   num = SHOWN if len(attempts) == 1 else SHOWN // 2
   blocks = []
@@ -425,11 +394,7 @@ def draw(
 def _lines(
   attempt: Attempt, nearest: np.ndarray, run: LoadedRun, num: int
 ) -> Lines:
-  """Returns the photos of each of `num` images or less.
-
-  They are the reconstructed image, a real one of the intended person, if any,
-  and the nearest ones.
-  """
+  """A reconstructed image, a real one of its person, and the nearest ones."""
   clients = run.federation.clients
   images = [client.images() for client in clients]
   first = np.cumsum([0, *(client.num_images for client in clients)])

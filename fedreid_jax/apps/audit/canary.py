@@ -67,11 +67,7 @@ class Audited(NamedTuple):
 
 
 def audit(canaries: Canaries, claimed: float, seed: int = 0) -> Audited:
-  """Bounds the epsilon of a mechanism that claims `claimed` from below.
-
-  In the positive control there is no noise, and all canaries are in every sum.
-  The negative control permutes the scores.
-  """
+  """Bounds the epsilon of a mechanism that claims `claimed` from below."""
   number, guesses, delta = canaries.number, canaries.guesses, canaries.delta
   included = np.random.default_rng(seed).random(number) < 0.5
   scores = canaries.scores(included, seed)
@@ -114,7 +110,7 @@ def p_value(
 
 
 def lower_bound(delta: float, canaries: int, guesses: int, right: int) -> float:
-  """Returns the largest epsilon that `right` right guesses exclude."""
+  """The largest epsilon that `right` right guesses exclude."""
 
   def excess(epsilon: float) -> float:
     p = p_value(epsilon, delta, canaries, guesses, right)
@@ -135,14 +131,7 @@ def guess(
   guesses: int,
   delta: float,
 ) -> Bound:
-  """Returns the bound that follows from scores.
-
-  Args:
-    scores: of the canaries, higher for those that took part.
-    included: whether each took part.
-    guesses: number of canaries to guess, even and at most `m`.
-    delta: of the mechanism.
-  """
+  """The bound from scores, which are higher for canaries that took part."""
   half = guesses // 2
   # A stable sort breaks ties by the position, which is independent of whether a
   # canary takes part.
@@ -159,7 +148,7 @@ def of_permuted(
   delta: float,
   seed: int,
 ) -> float:
-  """Returns the median bound of permuted scores, see `guess`."""
+  """The median bound of permuted scores, see `guess`."""
   rng = np.random.default_rng(seed)
   bounds = [
     guess(rng.permutation(scores), included, guesses, delta).epsilon

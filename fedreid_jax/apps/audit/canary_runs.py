@@ -3,17 +3,14 @@
 Each canary has a coordinate of the model as its direction. In DP-FedAvg the
 clients of the run are canaries. One that takes part sends an update of a
 thousand times the clip in its direction, and any other sends its initial
-parameters. The hooks of the component clip, weight and sum the updates and add
-the noise, with the cohorts of the run. The score of a canary is the change of
-the model in its direction over all rounds.
+parameters. The hooks of the component and the cohorts are those of the run. The
+score of a canary is the change of the model in its direction over all rounds.
 
-In DP-SGD the canaries are the identities or the images of one client. One that
-takes part has a gradient of a thousand times the clip in its direction, and any
-other has the gradient zero. The sampler of the run draws the canaries of each
-step, and the gradient function of the component clips, sums and adds the noise.
-The score of a canary is the sum over all steps of the noisy gradient in its
-direction. The canaries replace the units of the client with the fewest units,
-enlarged by a whole factor.
+In DP-SGD the canaries are the identities or the images of one client, the one
+with the fewest units, which is enlarged by a whole factor. One that takes part
+has a gradient of a thousand times the clip in its direction, and any other has
+the gradient zero. The sampler and the gradient function are those of the run.
+The score is the sum over all steps of the noisy gradient in the direction.
 """
 
 import dataclasses
@@ -96,11 +93,7 @@ def of_run(config: Any, federation: Federation, seed: int = 0) -> Audited:
 def of_rounds(
   options: dp_fedavg.Options, participants: Participants
 ) -> Canaries:
-  """Returns the canaries of a run of DP-FedAvg, one instead of each client.
-
-  Raises:
-    ConfigError: with fewer than 50 clients.
-  """
+  """Replaces clients by canaries, or raises ConfigError for fewer than 50."""
   number = len(participants.clients)
   if number < FEWEST:
     raise errors.ConfigError(
@@ -128,10 +121,7 @@ def scores_of_rounds(
   included: Bool[np.ndarray, ' m'],
   seed: int,
 ) -> Float[np.ndarray, ' m']:
-  """Returns the score of each client after all rounds.
-
-  The seed is that of cohorts and noise.
-  """
+  """Scores of clients after all rounds; the seed is of cohorts and noise."""
   bind = dp_fedavg.make(options).bind
   assert bind is not None
   component, number = bind(participants), len(included)
@@ -168,7 +158,6 @@ def _round(
   included: Array,
   key: Array,
 ) -> tuple[Any, Flat]:
-  """Returns (state, model) after a round with the hooks of the component."""
   server, transport = component.server, component.transport
   assert server and server.update and transport and transport.up
   up = transport.up
@@ -220,7 +209,6 @@ def _round(
 
 
 def _context(kind: Any, **fields: Any) -> Any:
-  """Returns a context with only the fields that DP-FedAvg reads."""
   names = [field.name for field in dataclasses.fields(kind)]
   return kind(**(dict.fromkeys(names) | fields))
 
@@ -236,7 +224,7 @@ class Enlarged(NamedTuple):
 def of_steps(
   options: dpsgd.Options, participants: Participants, claimed: float
 ) -> Canaries:
-  """Returns the canaries of a run of DP-SGD, as many as `claimed` requires."""
+  """The canaries of a run of DP-SGD, as many as `claimed` requires."""
   client = enlarged(options, participants, claimed)
   # The component chooses the noise for the clients of the run.
   noise = dpsgd.noise_of(options, participants)
@@ -254,11 +242,9 @@ def of_steps(
 
 
 def _guesses(number: int) -> int:
-  """Returns the largest r for which all guesses can be right.
-
-  With a probability of 0.9999, at least r / 2 canaries take part and at least
-  r / 2 do not.
-  """
+  """The largest r for which all guesses can be right."""
+  # With a probability of 0.9999, at least r / 2 canaries take part and at least
+  # r / 2 do not.
   # The number that takes part has the standard deviation sqrt(m) / 2, of which
   # four are subtracted from the mean.
   return 2 * int(number / 2 - 2 * number**0.5)
@@ -267,7 +253,7 @@ def _guesses(number: int) -> int:
 def enlarged(
   options: dpsgd.Options, participants: Participants, claimed: float
 ) -> Enlarged:
-  """Returns a client of enough canaries, with the sampling rate of the run.
+  """A client of enough canaries, with the sampling rate of the run.
 
   If even the largest number of canaries without noise cannot refute the epsilon
   `claimed`, there are as few as possible.
@@ -294,11 +280,7 @@ def scores_of_steps(
   included: Bool[np.ndarray, ' m'],
   seed: int,
 ) -> Float[np.ndarray, ' m']:
-  """Returns the score of each canary after all steps.
-
-  The sampler, the steps and the rounds of the participants are used. The seed
-  is that of batches and noise.
-  """
+  """Scores of canaries after all steps; the seed is of batches and noise."""
   # One image per identity, whose pixels are not used.
   number = client.number
   labels, zeros = np.arange(number, dtype=np.int32), np.zeros(number, np.int32)
@@ -333,15 +315,9 @@ def scores_of_steps(
 def _noisy_sum(
   component: Component, push: Array, plan: Array, real: Array, key: Array
 ) -> Array:
-  """Returns the sum by canary `[m]` of the noisy gradients of a round.
-
-  Args:
-    component: bound to the client of the canaries.
-    push: slope of the loss of each canary, `[m]`.
-    plan: rows of the images of each step, int32 `[S, B]`.
-    real: whether each row is real and not padding, bool `[S, B]`.
-    key: of the noise of the round.
-  """
+  """The sum by canary `[m]` of the noisy gradients of a round."""
+  # `push` is the slope of the loss of each canary, `[m]`, and `plan` the rows
+  # of the images of each step, `[S, B]`. Rows that are not `real` are padding.
   assert component.client and component.client.gradient
   gradient = component.client.gradient
   start: Flat = {LEAF: jnp.zeros(len(push))}

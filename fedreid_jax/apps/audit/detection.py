@@ -52,7 +52,7 @@ class Detection(NamedTuple):
 
 
 def measure(members: Members, others: Others) -> Detection:
-  """Returns how well the scores of members and of others differ, two each."""
+  """How well the scores of members and of others differ, two each."""
   found = hits(members, others)
   return Detection(
     auc=auc(members, others),
@@ -65,10 +65,7 @@ def measure(members: Members, others: Others) -> Detection:
 
 
 def hits(members: Members, others: Others) -> int | None:
-  """Returns how many members are found at a false positive rate of 1 %.
-
-  It is None with fewer than 1000 non-members.
-  """
+  """Number of hits at 1 % false positives, None below 1000 non-members."""
   if len(others) < FEWEST:
     return None
   # The threshold is the largest score that at most 1 % of the non-members
@@ -78,14 +75,14 @@ def hits(members: Members, others: Others) -> int | None:
 
 
 def auc(members: Members, others: Others) -> float:
-  """Returns the area under the ROC curve; equal scores count half."""
+  """The area under the ROC curve; equal scores count half."""
   return float(_below(members, others).mean())
 
 
 def auc_interval(
   members: Members, others: Others, level: float
 ) -> tuple[float, float]:
-  """Returns the interval of the area by DeLong's variance (1988)."""
+  """The interval of the area by DeLong's variance (1988)."""
   below, above = _below(members, others), _below(others, members)
   variance = below.var(ddof=1) / len(below) + above.var(ddof=1) / len(above)
   # The normal interval can leave [0, 1], which an area cannot.
@@ -95,19 +92,19 @@ def auc_interval(
 
 
 def at_chance(members: Members, others: Others) -> bool:
-  """Returns whether the 99 % interval of the area contains 0.5."""
+  """Whether the 99 % interval of the area contains 0.5."""
   low, high = auc_interval(members, others, CONTROL)
   return low <= CHANCE <= high
 
 
 def proportion(hits: int, number: int) -> tuple[float, float]:
-  """Returns the 95 % interval of a proportion (Clopper and Pearson, 1934)."""
+  """The 95 % interval of a proportion (Clopper and Pearson, 1934)."""
   found = stats.binomtest(hits, number).proportion_ci(LEVEL, 'exact')
   return float(found.low), float(found.high)
 
 
 def _below(of: Members, among: Others) -> Members:
-  """Returns the share of `among` below each score; equal ones count half."""
+  """Share of `among` below each score; equal ones count half."""
   # The mean of both sides counts equal scores half, without the product of
   # members and non-members that a comparison of all pairs would need.
   ranked = np.sort(among)

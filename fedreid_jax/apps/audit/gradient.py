@@ -5,18 +5,17 @@ persons (`gradient_search`), as a client sends it in FedSGD. The result is an
 upper bound, since the classifiers of re-identification stay at the clients, and
 clients send the sum of many steps on many images.
 
-The positive control is an untrained network of three 5x5 convolutions of stride
-2 with sigmoids and a linear classifier, where the attack is known to succeed.
-Its weights are uniform in [-1/2, 1/2], as in Zhu et al., "Deep leakage from
-gradients" (NeurIPS 2019). The negative control attacks the network of the run
-with a random gradient of the same norm. With noise, the positive control is
-also attacked with this noise on its gradient.
+The positive control is an untrained network of convolutions with sigmoids, as
+in Zhu et al., "Deep leakage from gradients" (NeurIPS 2019), where the attack is
+known to succeed; with noise it is also attacked with this noise on its
+gradient. The negative control attacks the network of the run with a random
+gradient of the same norm.
 
-Success is the difference of the PSNR to that of a grey image, and the rate at
-which a model retrieves the person: a reconstruction may differ from the image
-in its pixels and still show who the person is. The reconstructions are queries,
-and a model, the judge, ranks the other images of the client. The judge should
-be another run than the attacked one, with other initial weights.
+Success is the PSNR above that of a grey image, and the rate at which a model
+retrieves the person: a reconstruction may differ from the image in its pixels
+and still show who the person is. The reconstructions are queries, and a model,
+the judge, ranks the other images of the client. The judge should be another run
+than the attacked one, with other initial weights.
 """
 
 from collections.abc import Sequence
@@ -51,19 +50,12 @@ CHANNELS = 12
 
 
 class Identified(NamedTuple):
-  """Retrieval with reconstructions as queries.
+  """Retrieval with reconstructions as queries, in shares of 1."""
 
-  Attributes:
-    rank1: share of the reconstructions whose nearest image shows the person.
-    interval: 95 % interval of `rank1` by Clopper and Pearson.
-    real: the same share of the attacked images themselves.
-    chance: share of the images that show the person, the mean over queries.
-  """
-
-  rank1: float
-  interval: tuple[float, float]
-  real: float
-  chance: float
+  rank1: float  # queries whose nearest image shows the person
+  interval: tuple[float, float]  # of `rank1`, 95 %, Clopper-Pearson
+  real: float  # `rank1` of the attacked images themselves
+  chance: float  # images that show the person, mean over queries
 
 
 class Inverted(NamedTuple):
@@ -95,15 +87,9 @@ def audit(
   by: LoadedRun,
   sent: Sent = ONE,
 ) -> Inverted:
-  """Attacks the gradients of images of a client's first persons.
+  """Attacks the gradients of images of a client's first `num` persons.
 
-  Args:
-    run: the attacked model.
-    client: client with the images.
-    num: largest number of images, two at least.
-    search: settings of the optimisation.
-    by: run with the model that judges who the reconstructions show.
-    sent: gradients that the client sends.
+  `num` is two at least. The model of the run `by` is the judge.
 
   Raises:
     ConfigError: if too few persons of the client have two images.
@@ -154,7 +140,6 @@ def _reconstruct(
   sent: Sent,
   control: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the reconstructions, and an image from a random gradient."""
   gradient = gradient_search.observed(run, client.num_identities)
   if sent.noise:
     gradient = gradient_search.clipped(gradient)
@@ -180,7 +165,7 @@ def _reconstruct(
 def _attacked(
   client: ClientData, num: int, batch: int
 ) -> Int[np.ndarray, ' B']:
-  """Returns an image of each of `num` persons, or of fewer, in full batches."""
+  """An image of each of `num` persons, or of fewer, in full batches."""
   _, first, counts = np.unique(
     client.labels, return_index=True, return_counts=True
   )
@@ -198,7 +183,7 @@ def _attacked(
 
 
 def failed(positive: float, negative: float) -> tuple[str, ...]:
-  """Returns the controls that failed, from the gains of both."""
+  """The controls that failed, from the gains of both."""
   found: list[str] = []
   # Gains that are no numbers fail as well.
   if not positive >= GAIN:
@@ -220,7 +205,7 @@ def gain(
   original: Float[Array | np.ndarray, 'H W ch'],
   found: Float[Array | np.ndarray, 'H W ch'],
 ) -> float:
-  """Returns the PSNR of a reconstruction above that of grey, in dB."""
+  """The PSNR of a reconstruction above that of grey, in dB."""
   own, one = np.asarray(original), np.asarray(found)
   # An exact reconstruction has a finite PSNR.
   error = max(float(np.square(own - one).mean()), 1e-10)
@@ -243,11 +228,7 @@ def identify(
   rows: Int[np.ndarray, ' B'],
   found: UInt8[np.ndarray, 'B H W ch'],
 ) -> Identified:
-  """Measures how often reconstructions retrieve their persons.
-
-  The persons of the attacked images, in `rows`, have other images. The model of
-  the run `by` is the judge.
-  """
+  """Measures how often reconstructions retrieve persons with other images."""
   every = by.ranked(client.images(), client.modalities)
   # The attacked images leave the gallery, in which they would find themselves.
   others = np.setdiff1d(np.arange(len(every)), rows)
@@ -290,11 +271,7 @@ class Sigmoids(nn.Module):
 def attack_sigmoids(
   image: Float[Array, '1 H W ch'], search: Search, noise: float = 0.0
 ) -> Float[np.ndarray, '2 h w ch']:
-  """Attacks an image with pixels in 0..1, the positive control.
-
-  Returns:
-    The image, resized to 32 x 16, and its reconstruction.
-  """
+  """The positive control: (image at 32 x 16, its reconstruction), 0..1."""
   small = jax.image.resize(image, (1, *SIZE, image.shape[3]), 'linear')
   network = Sigmoids()
   variables = trees.flatten(

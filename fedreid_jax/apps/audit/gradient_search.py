@@ -68,7 +68,7 @@ class Sent(NamedTuple):
 
 
 def make(gradient: Gradient, shape: tuple[int, ...], search: Search) -> Attack:
-  """Returns a compiled attack `(gradient, labels, number) -> (pixels, value)`.
+  """Compiles an attack `(gradient, labels, number) -> (pixels, value)`.
 
   Pixels have the given shape, `[B, H, W, ch]`. The number of an attack also
   determines its noise.
@@ -121,7 +121,7 @@ def make(gradient: Gradient, shape: tuple[int, ...], search: Search) -> Attack:
 
 
 def cosine(one: Flat, other: Flat) -> Float[Array, '']:
-  """Returns the cosine of two gradients over all their parameters."""
+  """The cosine of two gradients over all their parameters."""
 
   def dot(a: Flat, b: Flat) -> Array:
     return jnp.stack([(a[name] * b[name]).sum() for name in a]).sum()
@@ -132,13 +132,13 @@ def cosine(one: Flat, other: Flat) -> Float[Array, '']:
 
 
 def variation(x: Pixels) -> Float[Array, '']:
-  """Returns the mean absolute differences of vertical and horizontal pairs."""
+  """The mean absolute differences of vertical and horizontal pairs."""
   down = jnp.abs(x[:, 1:] - x[:, :-1]).mean()
   return down + jnp.abs(x[:, :, 1:] - x[:, :, :-1]).mean()
 
 
 def observed(run: LoadedRun, persons: int) -> Gradient:
-  """Returns the gradient of the shared parameters, for a number of persons."""
+  """The gradient of the shared parameters, for a number of persons."""
   params, moments = trees.trainable(run.variables)
   mean, std = (
     jnp.asarray(v, jnp.float32)
@@ -168,7 +168,7 @@ def observed(run: LoadedRun, persons: int) -> Gradient:
 
 
 def _head(run: LoadedRun, persons: int) -> Array | None:
-  """Returns a random classifier `[D, C]` where the run shares none."""
+  """A random classifier `[D, C]` where the run shares none."""
   kernel = run.variables.get(f'{CLASSIFIER}kernel')
   # A classifier may have fewer columns than the client has persons.
   if kernel is not None and kernel.shape[-1] >= persons:
@@ -183,7 +183,7 @@ def _head(run: LoadedRun, persons: int) -> Array | None:
 
 
 def clipped(gradient: Gradient) -> Gradient:
-  """Returns a function of the mean of single images' gradients of norm 1."""
+  """A function of the mean of single images' gradients of norm 1."""
 
   def one(x: Array, y: Array) -> Flat:
     parts = gradient(x[None], y[None])

@@ -146,13 +146,9 @@ def identities(
   space: str = 'feature',
   scale: float = SCALE,
 ) -> Goal:
-  """Returns the goal that images show persons with given mean features.
+  """The goal that images show persons with the mean features `means`.
 
-  Args:
-    means: mean feature of each identity.
-    labels: identity of each image.
-    space: field of `Outputs` with the features.
-    scale: length of features and means; 0 leaves them unchanged.
+  Features are scaled to the length `scale` and means to 1, unless it is 0.
   """
   rows, labels = jnp.asarray(means), jnp.asarray(labels)
   valid = jnp.ones(len(labels), bool)
@@ -177,7 +173,7 @@ def identities(
 def features(
   wanted: Float[Array | np.ndarray, 'B D'], space: str = 'feature'
 ) -> Goal:
-  """Returns the goal that images have given features, of a field of Outputs."""
+  """The goal that images have given features, of a field of Outputs."""
   rows = jnp.asarray(wanted)
   sizes = jnp.maximum(jnp.square(rows).sum(1), 1e-12)
 
@@ -228,9 +224,8 @@ def watch(
 ]:
   """Runs a network in evaluation mode and measures its normalisation inputs.
 
-  Returns:
-    (outputs, mean and biased variance, `[D]` each, of the input of each batch
-    normalisation of maps, by its name and in the order of the calls).
+  Returns the outputs, and the mean and the biased variance, `[D]` each, of the
+  input of each batch normalisation of maps, by name in the order of the calls.
   """
   seen: dict[str, tuple[Array, Array]] = {}
 
@@ -277,14 +272,7 @@ def optimise(
   limits: tuple[Float[Array, ' ch'], Float[Array, ' ch']],
   search: Search,
 ) -> tuple[Float[Array, 'B H W ch'], Float[Array, 'B H W ch']]:
-  """Returns (optimised images, the noise from which they start).
-
-  Args:
-    loss: objective.
-    shape: of the images, `[B, H, W, ch]`.
-    limits: lowest and highest value of each channel.
-    search: settings of the optimisation.
-  """
+  """(optimised images, their initial noise), both of shape `[B, H, W, ch]`."""
   noise_key, key = jax.random.split(jax.random.key(search.seed))
   noise = jax.random.normal(noise_key, tuple(shape))
   images = noise
@@ -313,7 +301,7 @@ def _make_step(
   optimizer: optax.GradientTransformation,
   limits: tuple[Float[Array, ' ch'], Float[Array, ' ch']],
 ) -> Callable[[State, Key[Array, ''], int], State]:
-  """Builds a compiled step, `(state, key of all steps, number) -> state`."""
+  """A compiled step, `(state, key of all steps, number) -> state`."""
 
   @jax.jit
   def step(state, key, number):

@@ -93,8 +93,7 @@ def audit(
   caller deletes.
 
   Raises:
-    ConfigError: for a run whose shadow models would say nothing, or clients
-      that share persons.
+    ConfigError: if shadow models would say nothing or clients share persons.
     DataError: if too few persons have enough images.
   """
   shadow.check(run)
@@ -140,7 +139,6 @@ def _judged(
   positive: Detection,
   seed: int,
 ) -> Audited:
-  """Returns the results with the verdict on the negative control."""
   found = {
     case: measure(log_ratios(values, included), included, seed)
     for case, values in scores.items()
@@ -166,10 +164,7 @@ def _judged(
 def attack_memory(
   persons: Sequence[Persons], networks: int, seed: int = 0
 ) -> Detection:
-  """Returns the success of the positive control.
-
-  The persons of the client with the most are used.
-  """
+  """The success of the positive control, on the client with most persons."""
   most = max(persons, key=lambda one: one.number)
   few = _small(most.some(PERSONS))
   rng = np.random.default_rng(seed)
@@ -207,7 +202,6 @@ def attack_memory(
 
 
 def _small(persons: Persons) -> Persons:
-  """Returns the persons with images of `SIZE`."""
   client = persons.client
   images = client.images()
   shape = (len(images), *SIZE, images.shape[3])
@@ -217,10 +211,7 @@ def _small(persons: Persons) -> Persons:
 
 
 def log_ratios(scores: Scores, included: Included) -> Scores:
-  """Returns Lambda of every person in every model, by the other models.
-
-  It is NaN where no other model has the person, or all have.
-  """
+  """Lambda by person and model; NaN if no other, or all, have the person."""
   ratios = np.full(scores.shape, np.nan)
   for run in range(len(scores)):
     # The attacked model is left out, so its score does not describe itself.
@@ -236,10 +227,7 @@ def log_ratios(scores: Scores, included: Included) -> Scores:
 def _log_normal(
   score: Float[np.ndarray, ' P'], scores: Scores, which: Included
 ) -> Float[np.ndarray, ' P']:
-  """Returns the log density of scores up to a constant, `[P]`.
-
-  It is estimated from the models and persons in `which`.
-  """
+  """The log density up to a constant, `[P]`, by the scores in `which`."""
   number = which.sum(0)
   mean = np.where(which, scores, 0).sum(0) / np.where(number, number, np.nan)
   # A variance of each person would be too uncertain: the paper advises a common
@@ -253,11 +241,10 @@ def _log_normal(
 
 
 def measure(ratios: Scores, included: Included, seed: int = 0) -> Detection:
-  """Returns how well the ratios tell members from non-members.
+  """How well the ratios tell members from non-members; NaN are left out.
 
-  Ratios that are NaN are left out. The intervals are percentiles of a bootstrap
-  over persons. The interval of the TPR is None if a sample has fewer than 1000
-  non-members.
+  The intervals are percentiles of a bootstrap over persons. The interval of the
+  TPR is None if a sample has fewer than 1000 non-members.
 
   Raises:
     DataError: if no ratio is a number.
@@ -277,7 +264,7 @@ def measure(ratios: Scores, included: Included, seed: int = 0) -> Detection:
 
 
 def at_chance(ratios: Scores, included: Included, seed: int = 0) -> bool:
-  """Returns whether the 99 % interval of the area, see `measure`, has 0.5."""
+  """Whether the 99 % interval of the area, see `measure`, has 0.5."""
   sides = _drawn(ratios, included, seed)
   areas = [detection.auc(members, others) for members, others in sides]
   low, high = _percentiles(areas, detection.CONTROL)
@@ -285,7 +272,6 @@ def at_chance(ratios: Scores, included: Included, seed: int = 0) -> bool:
 
 
 def _sides(ratios: Scores, included: Included) -> Sides:
-  """Returns the ratios of members, and of the others."""
   real = ~np.isnan(ratios)
   members, others = ratios[included & real], ratios[~included & real]
   if min(len(members), len(others)) < 2:
@@ -298,7 +284,6 @@ def _sides(ratios: Scores, included: Included) -> Sides:
 
 
 def _drawn(ratios: Scores, included: Included, seed: int) -> Iterator[Sides]:
-  """Yields the sides of samples of persons with replacement."""
   # Ratios of one person in several models are not independent, so persons are
   # drawn with all their models.
   rng, size = np.random.default_rng(seed), ratios.shape[1]

@@ -46,18 +46,14 @@ SEEDS = 2**31
 
 
 class Noise(NamedTuple):
-  """The noise of one round at the observed coordinates.
+  """The noise of one round at the observed coordinates."""
 
-  Attributes:
-    uids: numbers of the clients that draw noise, or 0 for the server.
-    of: `(seeds uint32 [U, 10], round) -> sum of their draws [n]`.
-  """
-
-  uids: tuple[int, ...]
+  uids: tuple[int, ...]  # of the clients that draw noise, 0 for the server
+  # `(seeds uint32 [U, 10], round) -> sum of their draws [n]`.
   of: Callable[[Array, Array | int], Array]
 
   def seeds(self, secret: Secret, round_: int) -> np.ndarray:
-    """Returns the seeds of the draws of a round, uint32 `[U, 10]`."""
+    """The seeds of the draws of a round, uint32 `[U, 10]`."""
     public = prng.data(0)  # no draw of noise depends on it
     given = [prng.of_round(public, secret, round_, uid) for uid in self.uids]
     return np.stack(given)
@@ -150,7 +146,7 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
 
 
 def _kept(config: Any, workdir: Path) -> bytes:
-  """Returns the secret of a run, which must not be a new one."""
+  # The attacked run has this secret; a new one would say nothing about it.
   path = workdir / run_files.SECRET
   if config.privacy.secret == 'system' and not path.exists():
     raise errors.IntegrityError(
@@ -174,7 +170,6 @@ def _failed(
 
 
 def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
-  """Returns the noise of a run and the change of its shared coordinates."""
   config = run.config
   components = build.load_components(config)
   # The run did not keep its initial model, which follows from the
@@ -211,7 +206,7 @@ def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
 def _observed(
   noisy: Sequence[str], shared: Flat
 ) -> tuple[list[tuple[int, int]], np.ndarray]:
-  """Returns (place and number of coordinates of arrays, their change [n])."""
+  """(place and number of coordinates of arrays, their change [n])."""
   # The place of an array among all noisy ones selects its key, so arrays that
   # clients do not share are counted, too.
   places: list[tuple[int, int]] = []
@@ -233,7 +228,7 @@ def _observed(
 
 
 def _normals(key: Array, places: Sequence[tuple[int, int]]) -> Array:
-  """Returns the first draws of each array (`privacy.gaussian`)."""
+  """The first draws of each array (`privacy.gaussian`)."""
   return jnp.concatenate(
     [jax.random.normal(jax.random.fold_in(key, p), (n,)) for p, n in places]
   )
@@ -271,7 +266,7 @@ def _of_steps(
 def scorer(
   noise: Noise, change: Float[np.ndarray, ' n'], round_: int
 ) -> Callable[[Sequence[Secret]], Float[np.ndarray, ' guesses']]:
-  """Returns a function of guesses that returns the score of each."""
+  """A function of guesses that returns the score of each."""
   direction = jnp.asarray(change / np.linalg.norm(change))
 
   @jax.jit
@@ -297,7 +292,7 @@ def scorer(
 def _explained(
   noise: Noise, secret: Secret, rounds: int, change: np.ndarray
 ) -> float:
-  """Returns the share of the variance that the noise of all rounds explains."""
+  """Share of the variance that the noise of all rounds explains."""
   # Sums of many rounds are kept in float64, as float32 loses small draws.
   of = jax.jit(noise.of)
   total = sum(

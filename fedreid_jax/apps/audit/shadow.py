@@ -43,7 +43,7 @@ class Persons(NamedTuple):
     return int(self.trained_of.max()) + 1 if len(self.trained_of) else 0
 
   def some(self, most: int) -> 'Persons':
-    """Returns the first `most` persons, of a client with only their images."""
+    """The first `most` persons, of a client with only their images."""
     ours, others = self.trained_of < most, self.asked_of < most
     trained, asked = self.trained[ours], self.asked[others]
     rows = np.sort(np.r_[trained, asked])
@@ -56,12 +56,12 @@ class Persons(NamedTuple):
     )
 
   def members(self, included: Bool[np.ndarray, ' P']) -> ClientData:
-    """Returns the client with the images for training of some persons."""
+    """The client with the images for training of some persons."""
     rows = self.trained[included[self.trained_of]]
     return _with_rows(self.client, rows)
 
   def scores(self, features: Features, case: str) -> np.ndarray:
-    """Returns the scores of the persons in a model, `[P]`, for one of CASES."""
+    """The scores of the persons in a model, `[P]`, for one of CASES."""
     same = case == CASES[1]
     rows = self.trained if same else self.asked
     images = self.client.images()[rows]
@@ -83,11 +83,11 @@ def _with_rows(
 def compactness(
   features: Float[np.ndarray, 'M D'], persons: Int[np.ndarray, ' M']
 ) -> Float[np.ndarray, ' P']:
-  """Returns the score of each person in one model.
+  """The score of each person in one model, which training makes larger.
 
   It is the mean cosine between the features of the person, minus the mean
-  cosine to the features of the nearest other person. Training makes it larger.
-  Persons are from 0 to P - 1, each with two images or more.
+  cosine to the features of the nearest other person. Each person, from 0
+  to P - 1, has two images or more.
   """
   norms = np.linalg.norm(features, axis=1, keepdims=True)
   directions = features / np.maximum(norms, 1e-12)
@@ -105,10 +105,7 @@ def compactness(
 
 
 def of_client(client: ClientData) -> Persons:
-  """Returns the persons of a client with `SMALLEST` images or more.
-
-  Every second image of a person, in the order of the cameras, is for training.
-  """
+  """The persons of a client with `SMALLEST` images or more."""
   number = np.bincount(client.labels)
   # Sorted by camera, both halves of a person have images of most cameras.
   order = np.lexsort((client.cameras, client.labels))
@@ -120,6 +117,7 @@ def of_client(client: ClientData) -> Persons:
     np.where(first, np.arange(len(order)), 0)
   )
   person = np.cumsum(first) - 1
+  # Every second image of a person is for training.
   even = place % 2 == 0
   return Persons(client, order[even], order[~even], person[even], person[~even])
 
@@ -127,7 +125,7 @@ def of_client(client: ClientData) -> Persons:
 def of_clients(
   clients: Sequence[ClientData], split: client_split.ClientSplit
 ) -> tuple[Persons, ...]:
-  """Returns the persons of the clients of a run with `data.client_split`.
+  """The persons of the clients of a run with `data.client_split`.
 
   Raises:
     ConfigError: if a person may be at several clients.
@@ -153,16 +151,12 @@ def of_clients(
 
 
 def half(number: int, rng: np.random.Generator) -> Bool[np.ndarray, ' P']:
-  """Returns whether each of some persons is in a random half."""
+  """Whether each of some persons is in a random half."""
   return rng.permutation(number) < number // 2
 
 
 def check(run: LoadedRun) -> None:
-  """Refuses a run whose shadow models would be uninformative.
-
-  Raises:
-    ConfigError: for the first field that rules out the audit.
-  """
+  """Raises ConfigError if shadow models of a run would be uninformative."""
   config = run.config
   for wrong, what, field, fix in (
     (
@@ -208,10 +202,7 @@ def scores(
   folder: Path,
   seed: int,
 ) -> dict[str, np.ndarray]:
-  """Trains a model on halves of the persons and returns the scores of all.
-
-  A training that was stopped continues in its folder.
-  """
+  """Trains a model per half, or resumes it, and returns the scores of all."""
   config = run.config.copy_and_resolve_references()
   config.seed, config.track = seed, ()
   # A step with half as many persons keeps the sampling rate of the run, and

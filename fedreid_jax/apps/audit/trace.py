@@ -19,11 +19,10 @@ isotropic. Their effective number of dimensions is (sum l)^2 / sum l^2, where l
 are the eigenvalues of their covariance.
 
 The members are the persons of a client of a finished run, and the non-members
-are persons of the same domain whom no client has. Half of the non-members are
-the reference of the attacker, and the others are scored. The feature of a
-person is the mean over the person's images with the final model. The published
-mean is the row m of the statistics that the client of DFH sends, in three
-cases:
+are persons of the same domain whom no client has; half of them are the
+reference of the attacker. The feature of a person is the mean over the person's
+images with the final model. The published mean is the row m of the statistics
+that the client of DFH sends, in three cases:
 
   sent          as the server has it. The client measured it with its model
                 before the aggregation, and the attacker has the final model.
@@ -122,7 +121,6 @@ def audit(run: LoadedRun, seed: int = 0) -> Traced:
 
 
 def _judged(members, strangers, pooled, seed: int) -> Traced:
-  """Returns the results with the verdict on both controls."""
   size = members[0]['every'].shape[1]
   numbers = [len(own['every']) for own in members]
   known = [others['every'][::2] for others in strangers]
@@ -159,7 +157,7 @@ def _judged(members, strangers, pooled, seed: int) -> Traced:
 def _strangers(
   run: LoadedRun, client: ClientData
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns images, persons and modalities that no client has, of a domain."""
+  """Images, persons and modalities that no client has, of a domain."""
   for target in run.federation.targets:
     named: Images = target.images
     own = client.name in (named.name, named.name.removeprefix(validation.NAME))
@@ -181,7 +179,6 @@ def _persons_of(
   persons: Int[np.ndarray, ' M'],
   modalities: Int[np.ndarray, ' M'],
 ) -> Side:
-  """Returns mean features of the persons with two images or more."""
   space = loaded_run.statistics_space(run)
   features = run.features(images, space, modalities)
   groups = [features[persons == person] for person in np.unique(persons)]
@@ -195,12 +192,9 @@ def _persons_of(
 
 
 def auc(dimensions: float, persons: int, variance: float = 0.0) -> float:
-  """Returns the expected AUC for isotropic features.
+  """The expected AUC for isotropic features in `D` dimensions, `J` persons.
 
-  Args:
-    dimensions: number of dimensions, `D`.
-    persons: number of members, `J`.
-    variance: of the noise on the mean, in units of the features' variance.
+  The variance of the noise on the mean is in units of the features' variance.
   """
   gap = dimensions / persons
   gap /= np.sqrt(dimensions * (1 / persons + variance))
@@ -229,7 +223,7 @@ def scores(
 
 
 def effective_dimensions(reference: Float[np.ndarray, 'R D']) -> float:
-  """Returns the effective number of dimensions of whitened features."""
+  """The effective number of dimensions of whitened features."""
   spread = reference.std(0)
   alive = reference[:, spread > _SMALLEST].astype(np.float64)
   rows = (alive - alive.mean(0)) / alive.std(0)
@@ -242,7 +236,7 @@ def effective_dimensions(reference: Float[np.ndarray, 'R D']) -> float:
 
 
 def simulate(dimensions: int, persons: int, reference: int, seed: int) -> float:
-  """Returns the mean AUC for isotropic features, the positive control."""
+  """The mean AUC for isotropic features, the positive control."""
   rng = np.random.default_rng(seed)
   areas = []
   for _ in range(-(-SIMULATED // persons)):

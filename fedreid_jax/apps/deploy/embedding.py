@@ -50,28 +50,22 @@ class Embedding(NamedTuple):
   """An embedding as a program of its inputs.
 
   Attributes:
-    config: configuration of the run.
-    step: rounds of training.
-    name: name of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
-    dtype: type of the computation, one of `networks.DTYPES`.
-    variables: variables on which the embedding depends, `{'params/...':
-      array}`; names with the prefix `INFRARED` are moments of infrared images.
-    program: `(*variables in order, *inputs) -> [embedding]`.
+    variables: those on which the embedding depends, `{'params/...': array}`;
+      names with the prefix `INFRARED` are moments of infrared images.
     inputs: shapes and types by name, in order: 'images', uint8 `[b, H, W, ch]`,
       and 'modalities', int32 `[b]`, if the embedding depends on them.
-    output: shape and type of the result, float32 `[b, D]`.
     evaluate: `(images, modalities) -> float32 [M, D]` on the host, as the
       evaluation of the run computes it.
   """
 
   config: Any
-  step: int
-  name: str
-  dtype: str
+  step: int  # rounds of training
+  name: str  # 'global', 'cluster:GROUP' or 'client:NAME'
+  dtype: str  # of the computation, one of `networks.DTYPES`
   variables: dict[str, np.ndarray]
-  program: core.ClosedJaxpr
+  program: core.ClosedJaxpr  # `(*variables, *inputs) -> [embedding]`
   inputs: dict[str, jax.ShapeDtypeStruct]
-  output: jax.ShapeDtypeStruct
+  output: jax.ShapeDtypeStruct  # float32 `[b, D]`
   evaluate: Callable[..., np.ndarray]
 
   def call(self, *inputs: Array) -> Array:
@@ -85,17 +79,15 @@ def load(
 ) -> Embedding:
   """Loads the embedding of a model of a run.
 
-  Images of the run are read only to measure moments of batch normalisation
-  (`evaluation.batch_stats`).
+  Images of the run are read only to measure moments of batch normalisation.
 
   Args:
-    workdir: work directory of the run.
     checkpoint: 'latest', 'best', or the number of a round that was saved.
     model: '' for the server's model, or the first of several.
     dtype: type of the computation; '' for the type of the run.
 
   Raises:
-    IntegrityError: when there is no such run or checkpoint, or it is damaged.
+    IntegrityError: for a run or checkpoint that is absent or damaged.
     ConfigError: for a model that the run does not have.
   """
   config = config_lib.load_saved(workdir)
@@ -144,10 +136,7 @@ def load(
 
 
 def join_moments(models: Sequence[Flat]) -> Flat:
-  """Joins the variables of a model for visible and for infrared images.
-
-  A single version is for all images.
-  """
+  """Joins variables for visible and for infrared images, or for all images."""
   joined = dict(models[0])
   for infrared in models[1:]:
     joined |= {
@@ -188,13 +177,7 @@ def trace(
   dict[str, jax.ShapeDtypeStruct],
   jax.ShapeDtypeStruct,
 ]:
-  """Returns the `variables`, `program`, `inputs` and `output` of an embedding.
-
-  Args:
-    function: result of `features.make_embedding`.
-    variables: variables of the model.
-    image_shape: `(H, W, ch)`.
-  """
+  """Traces a result of `features.make_embedding` for images `(H, W, ch)`."""
   (b,) = export.symbolic_shape(BATCH)
   inputs = {
     IMAGES: jax.ShapeDtypeStruct((b, *image_shape), jnp.uint8),
@@ -219,11 +202,9 @@ def trace(
 def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
   """Describes an embedding in values for JSON, which its files contain.
 
-  Keys: `summary` (one line), `inputs` and `output` (shapes and types),
-  `preprocessing` (of image files, before the program), `normalisation` (within
-  the program), `embedding` (its kind, and the distance that compares it),
-  `model` (fields of the network), `run` (the run and its digests), `source` and
-  `world_seed` (of synthetic training images), `versions`.
+  `preprocessing` is of image files, before the program, and `normalisation` is
+  within the program. `source` and `world_seed` are present for synthetic
+  training images only.
   """
   config = embedding.config
   data, ranked, model = config.data, config.evaluation, config.model.to_dict()
@@ -279,7 +260,6 @@ def _run(embedding: Embedding, workdir: Path) -> dict[str, Any]:
 
 
 def _summary(embedding: Embedding) -> str:
-  """Returns the inputs and the output of the program in one line."""
   metric = embedding.config.evaluation.metric
   arrays = ', '.join(
     f'{name} {_text(one)}' for name, one in embedding.inputs.items()

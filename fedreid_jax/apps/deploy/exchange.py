@@ -9,14 +9,9 @@ program is read again and compared with the evaluation first.
   neither this package nor Flax.
 - onnx: `onnx_file`.
 - safetensors and torch: tensors. A ResNet without inserted modules is written
-  with torchvision's names and layout (`weights.torchvision_tensors`). Other
-  networks have no counterpart in torchvision. Their tensors have this package's
-  names and layout, and only the format safetensors supports them.
+  with torchvision's names and layout. Other networks have no counterpart there:
+  their tensors have this package's names and layout, in safetensors only.
   `model.pretrained` reads the backbone of each `.safetensors` file.
-
-In the other direction, PyTorch's weights of a ResNet are converted to a
-`.safetensors` file, in which the tensors of the backbone keep torchvision's
-names.
 """
 
 import hashlib
@@ -64,7 +59,7 @@ _CONVERT = 'use the weights of a ResNet of torchvision'
 
 
 def lowered(embedding: Embedding) -> jax_export.Exported:
-  """Returns the embedding lowered for `PLATFORMS`."""
+  """The embedding lowered for `PLATFORMS`."""
   function = jax.jit(lambda *inputs: embedding.call(*inputs))
   # Without the limit, JAX stores the source line of each operation with
   # absolute paths of this machine.
@@ -79,11 +74,7 @@ def lowered(embedding: Embedding) -> jax_export.Exported:
 
 
 def encode_jax(embedding: Embedding, about: dict[str, Any]) -> bytes:
-  """Returns the content of a file of the format jax.
-
-  Raises:
-    ConfigError: without flatbuffers.
-  """
+  """Encodes the format jax, or raises ConfigError without flatbuffers."""
   plugins.load_extra(
     'flatbuffers', '--format=jax', plugins.install_command('export')
   )
@@ -98,7 +89,7 @@ def encode_jax(embedding: Embedding, about: dict[str, Any]) -> bytes:
 
 
 def read_jax(path: Path) -> Callable[..., np.ndarray]:
-  """Returns the program of a file as a function of arrays on the host."""
+  """The program of a file as a function of arrays on the host."""
   with zipfile.ZipFile(path) as file:
     program = jax_export.deserialize(bytearray(file.read(PROGRAM)))
   call = jax.jit(program.call)
@@ -106,12 +97,12 @@ def read_jax(path: Path) -> Callable[..., np.ndarray]:
 
 
 def form(embedding: Embedding) -> str:
-  """Returns the form of the names of tensors, TORCHVISION or OWN."""
+  """The form of the names of tensors, TORCHVISION or OWN."""
   return weights.TORCHVISION if _of_torchvision(embedding) else weights.OWN
 
 
 def encode_safetensors(embedding: Embedding, about: dict[str, Any]) -> bytes:
-  """Returns the content of a `.safetensors` file."""
+  """The content of a `.safetensors` file."""
   tensors = _of_torchvision(embedding) or {
     n: np.ascontiguousarray(x) for n, x in embedding.variables.items()
   }
@@ -119,9 +110,7 @@ def encode_safetensors(embedding: Embedding, about: dict[str, Any]) -> bytes:
 
 
 def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
-  """Returns the content of a `.pth` file, `state_dict` and the description.
-
-  `torch.load` reads it with `weights_only=True`.
+  """A `.pth` file that `torch.load` reads with `weights_only=True`.
 
   Raises:
     ConfigError: without PyTorch, or for a network that torchvision has not.
@@ -147,7 +136,7 @@ def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
 
 
 def _of_torchvision(embedding: Embedding) -> dict[str, np.ndarray]:
-  """Returns tensors by torchvision's names, {} if it has no such network."""
+  """Tensors by torchvision's names, {} if it has no such network."""
   if embedding.config.model.name not in resnet.DEPTHS:
     return {}
   return weights.torchvision_tensors(embedding.variables)
@@ -185,24 +174,16 @@ _IMAGES = 4  # of the check: one alone, then three
 
 
 class Written(NamedTuple):
-  """An exported file.
-
-  Attributes:
-    path: of the file.
-    size: in bytes.
-    about: description of the model by `embedding.describe`.
-    difference: largest difference from the evaluation on random images; None
-      for weights.
-    num_tensors: number of weights on which the embedding depends.
-    names: convention of the names of tensors in a file of weights, one of the
-      forms of `models.weights`; '' for a program.
-  """
+  """An exported file."""
 
   path: Path
-  size: int
-  about: dict[str, Any]
+  size: int  # in bytes
+  about: dict[str, Any]  # description by `embedding.describe`
+  # Largest difference from the evaluation on random images, None for weights.
   difference: float | None
-  num_tensors: int
+  num_tensors: int  # weights on which the embedding depends
+  # Convention of the names of tensors in a file of weights, one of the forms of
+  # `models.weights`; '' for a program.
   names: str
 
 
@@ -213,23 +194,16 @@ def export(
   checkpoint: str = 'latest',
   model: str = '',
 ) -> Written:
-  """Writes a model of a run in another format.
+  """Writes a model of a run in another format, one of `FORMATS`.
 
-  A program is read again and compared with the evaluation before the file is
-  written.
-
-  Args:
-    workdir: work directory of the run.
-    kind: one of `FORMATS`.
-    out: file; by default WORKDIR/MODEL-STEP with the suffix of the format.
-    checkpoint: as for `embedding.load`.
-    model: as for `embedding.load`.
+  The file is by default WORKDIR/MODEL-STEP with the suffix of the format;
+  `checkpoint` and `model` are as for `embedding.load`.
 
   Raises:
-    ConfigError: for a model that the run does not have, a package that is not
-      installed, another suffix, or a network that the format cannot express.
+    ConfigError: for an unknown model, a missing package, another suffix, or a
+      network that the format cannot express.
     ResourceError: for a folder that does not exist or cannot be written.
-    IntegrityError: when there is no such run or checkpoint, or it is damaged.
+    IntegrityError: for a run or checkpoint that is absent or damaged.
   """
   chosen = FORMATS[kind]
   if out is not None and not out.name.endswith(chosen.suffix):
@@ -266,11 +240,7 @@ def _check(
   reader: Callable[[Path], Callable[..., np.ndarray]],
   kind: str,
 ) -> float:
-  """Returns the largest difference between a program and the evaluation.
-
-  Raises:
-    ConfigError: if it is larger than `TOLERANCE`.
-  """
+  """The largest difference from the evaluation, at most `TOLERANCE`."""
   rng = np.random.default_rng(0)
   shape = found.inputs[IMAGES].shape[1:]
   images = rng.integers(0, 256, (_IMAGES, *shape), np.uint8)
@@ -302,7 +272,7 @@ def _check(
 
 
 def next_command(written: Written, kind: str) -> str:
-  """Returns a command that uses a file, one of `FORMATS`."""
+  """A command that uses a file, one of `FORMATS`."""
   path = str(written.path)
   if kind == 'safetensors':
     return _train(path, written.about)
@@ -386,16 +356,13 @@ class Imported(NamedTuple):
 
 
 def convert(path: Path, out: Path) -> Imported:
-  """Converts a file of PyTorch's weights.
+  """Converts PyTorch's weights to `.safetensors`, with torchvision's names.
 
-  Args:
-    path: `.pth` file with tensors by name, or with a dict that contains such a
-      dict under one of `NESTED`.
-    out: file to write, `.safetensors`.
+  The `.pth` file has tensors by name, or a dict with such a dict in `NESTED`.
 
   Raises:
     ConfigError: without PyTorch, or for another suffix of `out`.
-    IntegrityError: for a file that is absent, damaged, holds more than plain
+    IntegrityError: for a file that is absent or damaged, holds more than plain
       values, or has no weights of a ResNet.
   """
   if out.suffix != weights.SUFFIX:
@@ -466,7 +433,6 @@ def _read(torch: Any, path: Path) -> Any:
 
 
 def _tensors(found: Any, path: Path, torch: Any) -> tuple[dict[str, Any], str]:
-  """Returns the tensors by name, and the key of the dict with them."""
   candidates = [('', found)]
   if isinstance(found, Mapping):
     candidates += [(key, found[key]) for key in NESTED if key in found]
@@ -481,7 +447,6 @@ def _tensors(found: Any, path: Path, torch: Any) -> tuple[dict[str, Any], str]:
 
 
 def _strip(name: str) -> tuple[str, list[str]]:
-  """Returns a name without `PREFIXES`, and the removed prefixes."""
   removed = []
   while prefix := next((p for p in PREFIXES if name.startswith(p)), ''):
     name = name.removeprefix(prefix)
@@ -492,7 +457,6 @@ def _strip(name: str) -> tuple[str, list[str]]:
 def _network(
   tensors: Mapping[str, Any], left_out: list[str], path: Path
 ) -> str:
-  """Returns the name of the ResNet with these tensors, by its blocks."""
   if not tensors:
     raise errors.IntegrityError(
       f'has no tensor of a ResNet, but {", ".join(left_out[:3])}',

@@ -67,15 +67,12 @@ def search(
   k: int,
   exclude_same_file: bool = False,
 ) -> list[Answer]:
-  """Returns the k nearest images of every query, or all of a smaller gallery.
+  """The k nearest images of every query, or all of a smaller gallery.
 
   Args:
     gallery: vectors of the images, `[P, D]`, labelled with their rows.
-    root: folder of the images.
     names: paths of the images relative to `root`, `P`.
-    vectors: vectors of the queries, float32 `[Q, D]`.
-    queries: files of the queries, `Q`.
-    k: number of images.
+    vectors: of the `Q` queries, float32 `[Q, D]`.
     exclude_same_file: whether to leave out images with the bytes of the query.
   """
   wanted = min(k, len(gallery))
@@ -108,10 +105,7 @@ def hits(
   distances: np.ndarray,
   same: Callable[[Path], bool],
 ) -> Iterator[Hit]:
-  """Yields the images in rows int64 `[k]` at distances float32 `[k]`.
-
-  `same` tells whether a file has the bytes of the query.
-  """
+  """Yields hits of rows int64 `[k]` at distances float32 `[k]`."""
   for row, distance in zip(rows.tolist(), distances, strict=True):
     path = root / names[row]
     yield Hit(names[row], path, float(distance), same(path))
@@ -132,13 +126,9 @@ def thumbnail(
   side: int = SIDE,
   part: decoder.Part = decoder.WHOLE,
 ) -> bytes | None:
-  """Returns the thumbnail of a file, None if it cannot be read.
+  """The thumbnail of a file with sides up to `side`, None if unreadable.
 
-  Args:
-    source: path of the file, or its bytes.
-    max_pixels: largest number of pixels of a file that is decoded.
-    side: largest side of the thumbnail, pixels.
-    part: of the image, as for `decoder.decode`.
+  A file of more than `max_pixels` pixels is not decoded.
   """
   try:
     with decoder.open_image(source, max_pixels) as image:
@@ -160,7 +150,7 @@ def data_url(
   max_pixels: int = decoder.MAX_PIXELS,
   part: decoder.Part = decoder.WHOLE,
 ) -> str | None:
-  """Returns the thumbnail as a `data:` URL, None if it cannot be read."""
+  """The thumbnail as a `data:` URL, None if it cannot be read."""
   found = thumbnail(source, max_pixels, part=part)
   if found is None:
     return None
@@ -172,12 +162,9 @@ def page(
   about: Sequence[tuple[str, str]],
   max_pixels: int = decoder.MAX_PIXELS,
 ) -> str:
-  """Returns an HTML page of queries and the images nearest to each.
+  """An HTML page of queries and the images nearest to each.
 
-  Args:
-    answers: images nearest to the queries.
-    about: names and values that describe the search.
-    max_pixels: largest number of pixels of a file that is shown.
+  A file of more than `max_pixels` pixels is not shown.
   """
 
   # A picture may be the answer to many queries.

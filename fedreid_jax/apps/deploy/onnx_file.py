@@ -169,7 +169,7 @@ def _slice(graph: Graph, equation: Any, operands: list) -> Operand:
 
 
 def _gather(graph: Graph, equation: Any, operands: list) -> Operand:
-  """Translates a gather at constant places, the result of indexing an array."""
+  """A gather at constant places, the result of indexing an array."""
   # JAX traces x[:, 1:3] and x[:, ::2] as gathers, too, if an axis is symbolic.
   source, out = equation.invars[0].aval, equation.outvars[0].aval
   numbers = equation.params['dimension_numbers']
@@ -397,11 +397,10 @@ CALLS = {
 
 
 def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
-  """Returns the content of a file.
+  """The content of a file.
 
   Raises:
-    ConfigError: without the package `onnx`, or for a network with an operation
-      that has no translation.
+    ConfigError: without `onnx`, or for an operation without a translation.
   """
   onnx = plugins.load_extra(
     'onnx', '--format=onnx', plugins.install_command('export')
@@ -451,7 +450,6 @@ def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
 def _translate(
   graph: Graph, program: core.ClosedJaxpr, inputs: Sequence[Operand]
 ) -> list[Operand]:
-  """Adds the equations of a program and returns its results."""
   jaxpr = program.jaxpr
   known: dict[Any, Operand] = dict(zip(jaxpr.invars, inputs, strict=True))
   consts = [np.asarray(value) for value in program.consts]
@@ -474,7 +472,6 @@ def _translate(
 def _equation(
   graph: Graph, equation: Any, operands: list[Operand]
 ) -> Sequence[Operand]:
-  """Adds an equation and returns its results."""
   name, params = equation.primitive.name, equation.params
   if name in CALLS:
     inner = params[CALLS[name]]
@@ -504,7 +501,7 @@ def _equation(
 
 
 def _is_constant(equation: Any, operands: list[Operand]) -> bool:
-  """Returns whether the results of an equation can be computed now."""
+  """Whether the results of an equation can be computed now."""
   atoms = (*equation.invars, *equation.outvars)
   # A constant may be stored with axes of length 1, and JAX needs whole ones.
   return all(
@@ -516,7 +513,7 @@ def _is_constant(equation: Any, operands: list[Operand]) -> bool:
 
 
 def reader(path: Path) -> Callable[..., np.ndarray]:
-  """Returns a function that runs a file in ONNX Runtime on the CPU.
+  """A function that runs a file in ONNX Runtime on the CPU.
 
   Raises:
     ConfigError: without ONNX Runtime.

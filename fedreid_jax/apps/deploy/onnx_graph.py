@@ -44,7 +44,7 @@ class Unsupported(errors.ConfigError):
 
 
 def joined(operands: Sequence[Operand]) -> Shape:
-  """Returns the shape of a broadcast."""
+  """The shape of a broadcast."""
   rank = max(len(one.shape) for one in operands)
   shapes = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in operands]
   return tuple(
@@ -54,21 +54,10 @@ def joined(operands: Sequence[Operand]) -> Shape:
 
 
 class Graph:
-  """Operators in the order of their execution.
-
-  Attributes:
-    nodes: operators.
-    initializers: constants by name.
-    compared: operands of `x <= y` by the name of the result.
-  """
+  """Operators in the order of their execution."""
 
   def __init__(self, batch: Any, images: str):
-    """Starts a graph.
-
-    Args:
-      batch: symbolic number of images.
-      images: name of the input whose first axis has this length.
-    """
+    """Starts a graph with a symbolic length `batch` of the input `images`."""
     self._onnx = plugins.load_extra(
       'onnx', '--format=onnx', plugins.install_command('export')
     )
@@ -79,6 +68,7 @@ class Graph:
     self._transposed: dict[str, tuple[Value, tuple[int, ...]]] = {}
     self.nodes: list[Any] = []
     self.initializers: dict[str, Any] = {}
+    # Operands of `x <= y` by the name of the result.
     self.compared: dict[str, tuple[Operand, Operand]] = {}
 
   def add(
@@ -150,18 +140,14 @@ class Graph:
     return self.transpose(result, axes)
 
   def type_of(self, dtype: Any) -> int:
-    """Returns the number by which ONNX denotes a type.
-
-    Raises:
-      Unsupported: for a type that ONNX does not have.
-    """
+    """Returns ONNX's number of a type, or raises Unsupported if it has none."""
     try:
       return self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     except (KeyError, ValueError) as error:
       raise Unsupported(f'type {dtype}') from error
 
   def reshape(self, operand: Operand, shape: Shape) -> Operand:
-    """Returns the same elements in another shape."""
+    """The same elements in another shape."""
     if tuple(operand.shape) == tuple(shape):
       return operand
     if isinstance(operand, np.ndarray):
@@ -180,7 +166,7 @@ class Graph:
   def transpose(self, operand: Operand, axes: Sequence[int]) -> Operand: ...
 
   def transpose(self, operand: Operand, axes: Sequence[int]) -> Operand:
-    """Returns an operand with its axes in another order."""
+    """An operand with its axes in another order."""
     if isinstance(operand, np.ndarray):
       return operand.transpose(axes)
     source, before = self._transposed.get(
@@ -209,7 +195,6 @@ class Graph:
     )
 
   def _sizes(self, shape: Shape) -> Operand:
-    """Returns a shape as an int64 vector."""
     parts = [
       self._multiple(n)
       if export.is_symbolic_dim(n)
@@ -219,7 +204,7 @@ class Graph:
     return self.add('Concat', parts, (len(parts),), np.dtype(np.int64), axis=0)
 
   def _multiple(self, size: Any) -> Value:
-    """Returns a multiple of the number of images, int64 `[1]`."""
+    """A multiple of the number of images, int64 `[1]`."""
     factor, rest = divmod(size, self._batch)
     if not isinstance(factor, int) or rest != 0:
       raise Unsupported(f'an axis of length {size}')
@@ -233,7 +218,7 @@ class Graph:
     return self._multiples[factor]
 
   def needed(self, output: str) -> tuple[list[Any], list[Any]]:
-    """Returns the operators and constants on which an output depends."""
+    """The operators and constants on which an output depends."""
     names, nodes = {output}, []
     for node in reversed(self.nodes):
       if names & {*node.output}:

@@ -99,7 +99,7 @@ class Unreadable(Exception):
 
 
 class Finder:
-  """Search of a gallery for an uploaded photograph, which no file stores.
+  """Search for an uploaded photograph, which no file stores.
 
   Several threads can call the methods.
   """
@@ -126,17 +126,12 @@ class Finder:
   def find(
     self, data: bytes, part: decoder.Part = decoder.WHOLE
   ) -> dict[str, Any]:
-    """Returns the images that are nearest to an uploaded one.
+    """Values for JSON about the images that are nearest to an uploaded one.
 
-    Args:
-      data: bytes of an image file.
-      part: part of the image that is the query, as for `decoder.decode`.
-
-    Returns:
-      Values for JSON: 'query', a URL that contains the thumbnail; 'hits', the
-      nearest first, with 'row', 'name', 'distance', 'same' (whether the file
-      has the bytes of the query), 'identity' and 'camera' ('' if unknown), and
-      'similarity' (1 - distance) for the cosine distance; 'seconds'.
+    They are 'query', a URL that contains the thumbnail; 'hits', the nearest
+    first, with 'row', 'name', 'distance', 'same' (whether the file has the
+    bytes of the query), 'identity' and 'camera' ('' if unknown), and
+    'similarity' (1 - distance) for the cosine distance; and 'seconds'.
 
     Raises:
       Unreadable: for bytes that are not a usable image.
@@ -156,15 +151,11 @@ class Finder:
     return {'query': url, 'hits': shown, 'seconds': seconds}
 
   def picture(self, row: int, large: bool = False) -> bytes | None:
-    """Returns the thumbnail of an image of the gallery as JPEG bytes.
+    """Encodes the thumbnail of an image of the gallery as JPEG.
 
-    Args:
-      row: row of the image, below the length of the gallery.
-      large: whether its sides are up to `LARGE`; such an image is not cached.
-
-    Returns:
-      None for a file that is absent, cannot be read, or is outside the folder
-      of the gallery.
+    The sides of a `large` one are up to `LARGE`, and it is not cached. The
+    result is None for a file that cannot be read or is outside the gallery's
+    folder.
     """
     with self._pictures:
       return self._read(row, LARGE) if large else self._thumbnail(row)
@@ -174,7 +165,7 @@ class Finder:
     return path and image_search.thumbnail(path, self._decoder.max_pixels, side)
 
   def _inside(self, path: Path) -> Path | None:
-    """Returns the resolved path of a file, None if it is outside the folder."""
+    """The resolved path of a file, None if it is outside the folder."""
     with contextlib.suppress(OSError, RuntimeError, ValueError):
       # A name with `..` or a symbolic link may lead outside.
       target = path.resolve(strict=True)
@@ -206,7 +197,7 @@ class Finder:
       raise Unreadable(str(error), is_image=True) from error
 
   def _nearest(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows int64 `[k]` and distances float32 `[k]`, nearest first."""
+    """Rows int64 `[k]` and distances float32 `[k]`, nearest first."""
     kind = self._settings.modality
     kinds = None if kind is None else [kind]
     # A batch of the evaluation is padded and takes as long as if it were full.
@@ -236,14 +227,9 @@ def make_app(
   limit: int,
   failed: Callable[[Exception], str],
 ) -> ASGIApp:
-  """Builds the application.
+  """Builds the application; an upload has at most `limit` bytes.
 
-  Args:
-    finder: search of the gallery.
-    about: names and values that describe the search.
-    limit: bytes of an upload.
-    failed: called with an error of the program; returns the line that the
-      response contains.
+  `failed` gets an error of the program and returns the line of the response.
   """
 
   async def search(request: Request) -> Response:
@@ -296,11 +282,7 @@ def make_app(
 
 
 def _part(request: Request) -> Part:
-  """Returns the part of the photograph that a request names.
-
-  Raises:
-    HTTPException: 400 for an invalid part.
-  """
+  """The part of the photograph that a request names; 400 if invalid."""
   text = request.query_params.get('part')
   if text is None:
     return WHOLE
@@ -328,7 +310,6 @@ def _page(about: Sequence[tuple[str, str]], limit: int) -> str:
 
 
 def _file(name: str) -> str:
-  """Returns the text of a file of the folder `page`."""
   return resources.files(deploy).joinpath('page', name).read_text('utf-8')
 
 
@@ -336,12 +317,9 @@ class _WithHeaders:
   """Adds `HEADERS` to all responses, also to those of errors."""
 
   def __init__(self, app: ASGIApp):
-    """Keeps the application that responds."""
     self._app = app
 
   async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-    """Responds to a request."""
-
     async def add(message: Message) -> None:
       if message['type'] == 'http.response.start':
         MutableHeaders(scope=message).update(HEADERS)
@@ -351,11 +329,7 @@ class _WithHeaders:
 
 
 def _check_origin(request: Request) -> None:
-  """Refuses a request from a page of another site (request forgery).
-
-  Raises:
-    HTTPException: 403.
-  """
+  """Refuses, with 403, a page of another site (request forgery)."""
   headers = request.headers
   # Programs other than browsers send neither of the two headers, so that the
   # defaults accept them.
@@ -366,12 +340,7 @@ def _check_origin(request: Request) -> None:
 
 
 async def _body(request: Request, limit: int) -> bytes:
-  """Returns the body of a request, of at most `limit` bytes.
-
-  Raises:
-    HTTPException: 413 for a larger body, 400 for an empty one, 408 for one that
-      takes more than `SECONDS`.
-  """
+  """Reads the body; 413 if too long, 400 if empty, 408 after `SECONDS`."""
   # The length that a request declares may be absent or wrong, so that the bytes
   # are counted as they arrive.
   found = bytearray()
@@ -395,7 +364,6 @@ class _Protocol(H11Protocol):
   cycle: Any  # None before the first request, which uvicorn does not declare
 
   def connection_made(self, transport: asyncio.Transport) -> None:
-    """Begins to wait for a request."""
     super().connection_made(transport)
     self._arm()
     connections: Any = self.connections  # whose type uvicorn does not declare
@@ -406,19 +374,16 @@ class _Protocol(H11Protocol):
       one.transport.abort()
 
   def connection_lost(self, exc: Exception | None) -> None:
-    """Stops waiting."""
     self._timer.cancel()
     super().connection_lost(exc)
 
   def on_response_complete(self) -> None:
-    """Begins to wait for another request."""
     super().on_response_complete()
     self._timer.cancel()
     self._arm()
 
   @property
   def is_incomplete(self) -> bool:
-    """Whether the head or the body of a request has not arrived."""
     cycle = self.cycle
     return cycle is None or cycle.response_complete or cycle.more_body
 
@@ -434,7 +399,7 @@ class _Protocol(H11Protocol):
 
 
 def listen(port: int) -> socket.socket:
-  """Returns a socket of the loopback address; port 0 is any free one.
+  """A socket of the loopback address; port 0 is any free one.
 
   Raises:
     ResourceError: for a port that is in use or not allowed.
@@ -457,12 +422,12 @@ def listen(port: int) -> socket.socket:
 
 
 def address(of: socket.socket) -> str:
-  """Returns the URL of a socket."""
+  """The URL of a socket."""
   return f'http://{HOST}:{of.getsockname()[1]}/'
 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:
-  """Returns a server of an application that prints nothing."""
+  """A server of an application that prints nothing."""
   return uvicorn.Server(
     uvicorn.Config(
       app,

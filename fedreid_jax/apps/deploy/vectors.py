@@ -61,8 +61,7 @@ def read(path: Path) -> Vectors:
 
   Raises:
     DataError: when there is no such file.
-    IntegrityError: when one of the files is missing, was changed, or belongs to
-      another one.
+    IntegrityError: for a file that is missing, changed, or of another set.
   """
   if not path.is_file():
     raise errors.DataError(
@@ -95,11 +94,7 @@ def read(path: Path) -> Vectors:
 
 
 def check_model(stored: Vectors, model: Snapshot, where: str) -> None:
-  """Refuses vectors that another model computed.
-
-  Raises:
-    IntegrityError: if the models differ; the message names both.
-  """
+  """Raises IntegrityError, with both names, for vectors of another model."""
   own = stored.described['model']
   if own['digest'] != model.digest:
     raise errors.IntegrityError(
@@ -113,7 +108,7 @@ def check_model(stored: Vectors, model: Snapshot, where: str) -> None:
 
 
 def _names(path: Path, size: int) -> list[str]:
-  """Returns the paths in a CSV file with the indices 0 to `size` - 1."""
+  """The paths in a CSV file with the indices 0 to `size` - 1."""
   names: list[str] = []
   try:
     with path.open(encoding='utf-8', newline='') as file:
@@ -148,7 +143,7 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def sample(rows: np.ndarray) -> str:
-  """Returns the SHA-256 of up to `_COMPARED` evenly spaced rows."""
+  """The SHA-256 of up to `_COMPARED` evenly spaced rows."""
   # All rows of a large file would take long to read.
   places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED))
   return hashlib.sha256(rows[places.astype(np.int64)].tobytes()).hexdigest()
@@ -157,14 +152,11 @@ def sample(rows: np.ndarray) -> str:
 def folder_of(root: str | os.PathLike[str], where: str, skip: bool) -> Folder:
   """Lists the images of a folder and of its subfolders.
 
-  Args:
-    root: the folder.
-    where: flag with the folder, for messages.
-    skip: whether to leave out names that cannot be used.
+  `where` is the flag with the folder, for messages. With `skip`, names that
+  cannot be used are left out.
 
   Raises:
-    DataError: if there is no such folder, no image, or a name that cannot be
-      used.
+    DataError: for no such folder, no image, or a name that cannot be used.
   """
   path = files.check_root(root, where)
   left_out: files.Bad = []
@@ -217,14 +209,11 @@ def write(
   skip: bool = False,
   advance: Callable[[int], None] = lambda more: None,
 ) -> Vectors:
-  """Writes the vectors of a folder of images and opens them.
+  """Writes the vectors of a folder of images to a `.npy` file and opens them.
 
   Of all images only the names are in memory.
 
   Args:
-    model: model that embeds the images.
-    folder: names of the images.
-    out: `.npy` file.
     modality: of all images, 0 visible and 1 infrared, or None.
     batch: images of a step, None for `evaluation.batch`.
     skip: whether to leave out files that cannot be read.
@@ -290,11 +279,7 @@ def _write_rows(
   parts: Iterator[tuple[np.ndarray, np.ndarray]],
   advance: Callable[[int], None],
 ) -> tuple[list[int], int]:
-  """Writes (positions, vectors) of batches to a `.npy` file as they arrive.
-
-  Returns:
-    (positions of the rows, width of the vectors).
-  """
+  """Writes (positions, vectors) as they arrive; returns (positions, width)."""
   kept: list[int] = []
   width = done = 0
   with path.open('wb') as file:

@@ -1,7 +1,4 @@
-"""Cells of a sweep: names of their folders, shards and results.
-
-A cell is one configuration of a sweep, and one run in a work directory.
-"""
+"""Cells of a sweep: names of their folders, shards and results."""
 
 import hashlib
 import re
@@ -15,23 +12,17 @@ from fedreid_jax.training.files import recorder
 
 
 class Cell(NamedTuple):
-  """One run of a sweep.
+  """One run of a sweep."""
 
-  Attributes:
-    label: name of a row of the table, whose numbers are averages over the cells
-      with this label. These differ in their seeds and trials.
-    config: validated `ConfigDict`; `start_from` is the directory of another
-      cell if this one starts from the models of that one.
-    workdir: directory of the run; cells with the same directory are one run.
-    factors: values of the fields that the sweep varies; each has a column.
-    trial: trial of a data set, '' if there are none.
-  """
-
+  # Row of the table, whose numbers are averages over the cells with this label.
+  # These differ in their seeds and trials.
   label: str
+  # Validated; `start_from` is the directory of another cell if this one starts
+  # from the models of that one.
   config: Any
-  workdir: Path
-  factors: Mapping[str, str]
-  trial: str = ''
+  workdir: Path  # cells with the same one are one run
+  factors: Mapping[str, str]  # values of the varied fields, in columns
+  trial: str = ''  # trial of a data set, '' if there are none
 
   @property
   def row(self) -> str:
@@ -42,7 +33,7 @@ class Cell(NamedTuple):
 def make_cell(
   label: str, config, folder: Path, factors: Mapping[str, str], trial: str = ''
 ) -> Cell:
-  """Returns a cell whose work directory is named after its configuration."""
+  """A cell whose work directory is named after its configuration."""
   # Only fields that differ from their defaults, so that a later version with
   # more fields finds finished runs.
   chosen = parsing.changed(schema.identity(config))
@@ -60,7 +51,7 @@ def make_cell(
 def folder_name(
   words: Iterable[str], identity: object, length: int = 80
 ) -> str:
-  """Returns the words, cut at a length, and a digest of `repr(identity)`."""
+  """The words, cut at a length, and a digest of `repr(identity)`."""
   # Names that are cut or equal differ by their digests.
   digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
   name = re.sub(r'[^\w.-]+', '_', '-'.join(filter(None, words)))[:length]
@@ -94,7 +85,7 @@ def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
 
 
 def results(cell: Cell) -> dict[str, Any] | None:
-  """Returns the results of a finished run, None for an unfinished one."""
+  """The results of a finished run, None for an unfinished one."""
   try:
     found = recorder.read_object(cell.workdir / 'results.json')
   except errors.IntegrityError:  # missing or damaged: the run writes it again

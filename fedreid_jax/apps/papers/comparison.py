@@ -38,24 +38,16 @@ COLUMNS = (
 
 
 class Row(NamedTuple):
-  """The effect of a method over the baseline on one target, or on all.
+  """The effect of a method over the baseline on one target, or on all."""
 
-  Attributes:
-    label: method, as on the command line.
-    target: name of the target, or `ALL`.
-    base: mAP of the baseline in percent, mean over the seeds.
-    arm: mAP of the method in percent, mean over the seeds.
-    found: effect, arm minus base.
-  """
-
-  label: str
-  target: str
-  base: float
-  arm: float
-  found: effects.Effect
+  label: str  # method, as on the command line
+  target: str  # name of the target, or `ALL`
+  base: float  # mAP of the baseline in percent, mean over seeds
+  arm: float  # mAP of the method in percent, mean over seeds
+  found: effects.Effect  # arm minus base
 
   def cells(self) -> list[str]:
-    """Returns the texts of `COLUMNS`."""
+    """The texts of `COLUMNS`."""
     return [
       *(self.label, self.target, f'{self.base:.1f}', f'{self.arm:.1f}'),
       *(*self.found.texts(), str(self.found.seeds)),
@@ -63,13 +55,9 @@ class Row(NamedTuple):
 
 
 def config(method: str, arg: str, seed: int) -> Any:
-  """Returns the validated configuration of a method.
+  """The configuration of `RECIPE[+COMPONENT...][:FIELD=VALUE,...]`.
 
-  Args:
-    method: `RECIPE[+COMPONENT...][:FIELD=VALUE,...]`; the components are added
-      to those of the recipe.
-    arg: `PRESET[,FIELD=VALUE,...]` of all methods.
-    seed: of the run.
+  All methods have the same `arg`, `PRESET[,FIELD=VALUE,...]`.
 
   Raises:
     ConfigError: for an unknown recipe, component, preset or field.
@@ -87,11 +75,7 @@ def config(method: str, arg: str, seed: int) -> Any:
 def plan(
   methods: Sequence[str], arg: str, seeds: Sequence[int], folder: Path
 ) -> list[Cell]:
-  """Returns a cell for every seed and method.
-
-  Raises:
-    ConfigError: if a method is given twice, or is not valid.
-  """
+  """Makes a cell per seed and method; raises ConfigError for equal methods."""
   if len({*methods}) < len(methods):
     raise errors.ConfigError(
       'a method is given twice', 'command line', 'give different methods'
@@ -105,11 +89,10 @@ def plan(
 
 
 def compare(cells: Sequence[Cell], models: Models) -> list[Row]:
-  """Returns the effects of all methods over the first one, the baseline.
+  """The effects of all methods over the first one, the baseline.
 
   Raises:
-    ConfigError: if the runs have no such models or no queries, or if the
-      queries of two runs differ.
+    ConfigError: without such models or queries, or if queries differ.
   """
   baseline, *labels = dict.fromkeys(cell.label for cell in cells)
   chosen = {(cell.label, cell.config.seed): cell for cell in cells}
@@ -129,7 +112,7 @@ def compare(cells: Sequence[Cell], models: Models) -> list[Row]:
 
 
 def unfinished(cells: Sequence[Cell]) -> dict[int, list[str]]:
-  """Returns the methods of `plan` whose runs have not ended, by seed."""
+  """The methods of `plan` whose runs have not ended, by seed."""
   found: dict[int, list[str]] = {}
   for cell in sorted(cells, key=lambda cell: cell.config.seed):
     if not results(cell):
@@ -138,7 +121,7 @@ def unfinished(cells: Sequence[Cell]) -> dict[int, list[str]]:
 
 
 def said(left_out: Mapping[int, Sequence[str]]) -> list[str]:
-  """Returns a line about the seeds that do not count, or no line."""
+  """A line about the seeds that do not count, or no line."""
   seeds = [f'{seed} ({", ".join(runs)})' for seed, runs in left_out.items()]
   return [f'seeds left out, not ended: {"; ".join(seeds)}'] if seeds else []
 
@@ -162,7 +145,6 @@ def _precision(cell: Cell, models: Models) -> study.Precision:
 def _rows(
   label: str, pairs: Sequence[tuple[study.Precision, ...]]
 ) -> list[Row]:
-  """Returns a row for every target, and one for all if there are several."""
   # Differences are taken query by query, so the queries have to be the same.
   first = pairs[0][0]
   shapes = {t: x.shape for t, x in first.items()}
@@ -200,10 +182,7 @@ def write(
   rows: Sequence[Row],
   left_out: Mapping[int, Sequence[str]],
 ) -> None:
-  """Writes `PATH.md`, `PATH.json` and, if there are effects, `PATH.png`.
-
-  The path has no suffix; `left_out` is a result of `unfinished`.
-  """
+  """Writes `PATH.md`, `PATH.json` and, if there are effects, `PATH.png`."""
   recorder.write_json(
     path.with_suffix('.json'),
     [

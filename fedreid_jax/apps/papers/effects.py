@@ -22,26 +22,17 @@ DETECTABLE = 1.96 + 0.84
 
 
 class Effect(NamedTuple):
-  """A difference in mAP.
+  """A difference in mAP."""
 
-  Attributes:
-    mean: mean of the differences.
-    low: lower end of the interval.
-    high: upper end of the interval.
-    detectable: smallest effect that the design finds in 80 % of repetitions.
-    seeds: number of seeds.
-    targets: number of targets; one in several routes counts for each of them.
-  """
-
-  mean: float
-  low: float
-  high: float
-  detectable: float
+  mean: float  # of the differences
+  low: float  # lower end of the interval
+  high: float  # upper end of the interval
+  detectable: float  # smallest effect found in 80 % of repetitions
   seeds: int
-  targets: int
+  targets: int  # one in several routes counts for each
 
   def texts(self) -> tuple[str, str]:
-    """Returns the mean with its interval, and the smallest effect found."""
+    """The mean with its interval, and the smallest effect found."""
     interval = f'[{self.low:+.1f}, {self.high:+.1f}]'
     return f'{self.mean:+.1f} {interval}', f'{self.detectable:.1f}'
 
@@ -51,14 +42,12 @@ def effect(
   minus: Collection[str] = (),
   draws: int = DRAWS,
 ) -> Effect:
-  """Returns the mean effect and its interval.
+  """The mean effect and its interval.
 
   Args:
     differences: for every seed, differences of average precision in [-1, 1] by
-      target, `[Q]`; every seed has the same targets and queries. A query
-      without a match is NaN.
+      target, `[Q]`, with the same targets and queries; NaN without a match.
     minus: targets whose mean effect is subtracted from the mean of the others.
-    draws: bootstrap samples.
 
   Raises:
     ValueError: for no seed, or seeds with different targets.
@@ -99,7 +88,6 @@ def _drawn(
   num_seeds: int,
   rng: np.random.Generator,
 ) -> float:
-  """Returns the effect in one sample of seeds, targets and queries."""
   # One seed and one target fewer: the variance is then unbiased; with three
   # seeds it would otherwise be two thirds of that.
   seeds = rng.integers(num_seeds, size=max(num_seeds - 1, 1))
@@ -116,16 +104,11 @@ def _drawn(
 
 
 def verdict(found: Effect | None, claimed: Claimed, margin: float) -> Verdict:
-  """Judges a claim.
+  """Judges a claim; `found` is None without finished runs.
 
   'greater': supported if the interval is above zero, not supported if it is
-  below `margin`, the smallest gain that would matter. 'equal': supported if
-  the interval is within `margin` of zero, not supported if it is outside.
-
-  Args:
-    found: the effect; None without finished runs.
-    claimed: the direction that the claim states.
-    margin: difference in mAP.
+  below `margin`, the smallest gain in mAP that would matter. 'equal': supported
+  if the interval is within `margin` of zero, not supported if it is outside.
   """
   if found is None:
     return 'no runs yet'

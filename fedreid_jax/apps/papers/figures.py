@@ -25,19 +25,12 @@ _MARKS = {
 
 
 class Bar(NamedTuple):
-  """One effect with its interval.
-
-  Attributes:
-    text: label.
-    found: the effect.
-    verdict: a key of `_MARKS`.
-    margin: half of the width of a band around zero in mAP, 0 for no band.
-  """
+  """One effect with its interval."""
 
   text: str
   found: Effect
-  verdict: str
-  margin: float = 0.0
+  verdict: str  # a key of `_MARKS`
+  margin: float = 0.0  # half width of a band around zero, mAP; 0: none
 
 
 def draw_effects(lines: Sequence[Bar], axis: str) -> Any:
@@ -87,19 +80,14 @@ def write_effects(lines: Sequence[Bar], path: Path, axis: str) -> None:
 
 
 class Series(NamedTuple):
-  """The points of one line.
+  """The points of one line."""
 
-  Attributes:
-    label: method, target and other fields, where lines differ in them.
-    points: results by value of the field, as text.
-  """
-
-  label: str
-  points: dict[str, Line]
+  label: str  # method, target and other fields that differ
+  points: dict[str, Line]  # results by value of the field, as text
 
 
 def choose(lines: Sequence[Line], target: str, model: str) -> list[Line]:
-  """Returns the results of the last round of one model.
+  """The results of the last round of one model.
 
   Raises:
     ConfigError: if there are no such results, or no field has two values.
@@ -129,7 +117,7 @@ def choose(lines: Sequence[Line], target: str, model: str) -> list[Line]:
 
 
 def varied(lines: Sequence[Line]) -> list[str]:
-  """Returns the fields that have several values; `A+B` are joined fields."""
+  """The fields that have several values; `A+B` are joined fields."""
   fields = dict.fromkeys(f for line in lines for f in line.factors)
   several = [f for f in fields if len({_value(x, f) for x in lines}) > 1]
   # No two points differ in one field only: the fields change together, as
@@ -160,16 +148,11 @@ def series(lines: Sequence[Line], field: str) -> Iterator[Series]:
 def draw_sweep(lines: Sequence[Line], target: str = '', model: str = '') -> Any:
   """Draws a column of panels per field and a row per metric.
 
-  A panel shows one metric over the values of one field. A line joins runs that
-  differ in this field only: a sweep that varies one field at a time has one
-  line in each panel, and a full grid has one for each value of the other
-  fields. The band is one sample standard deviation of the runs of a point to
-  either side (L2RW, figure 4).
-
-  Args:
-    lines: of the table of a sweep.
-    target: test to show, '' for all.
-    model: its name, '' for the server's model.
+  A line joins runs that differ in one field only: a sweep that varies one field
+  at a time has one line in each panel, and a full grid one for each value of
+  the other fields. The band is one sample standard deviation of the runs of a
+  point to either side (L2RW, figure 4). An empty target stands for all, an
+  empty model for the server's.
 
   Raises:
     ConfigError: if no field has several values.

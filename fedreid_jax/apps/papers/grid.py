@@ -17,51 +17,33 @@ FIELDS = ('data.sources', 'data.targets')
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """A sweep, as `get_sweep()` of a sweep file returns it.
+  """A sweep, as `get_sweep()` of a sweep file returns it."""
 
-  Attributes:
-    about: title of its table.
-    recipes: `FILE[:key=value,...]`; the pairs are applied after the preset.
-    grid: values by field; fields that change together are joined by `+`, and
-      their values are tuples.
-    arg: `PRESET[,key=value...]` of every recipe.
-    seeds: seeds of every cell.
-    baseline: label or work directory with which the others are compared.
-    trials: trials of a data set as in `parse_trials`; each is a run, and the
-      results of a cell are means over them.
-  """
-
-  about: str
+  about: str  # title of its table
+  # `FILE[:key=value,...]`; the pairs are applied after the preset.
   recipes: Sequence[str]
+  # Values by field; fields that change together are joined by `+`, and their
+  # values are tuples.
   grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
-  arg: str = 'synthetic'
+  arg: str = 'synthetic'  # `PRESET[,key=value...]` of every recipe
   seeds: Sequence[int] = (0, 1, 2)
-  baseline: str = ''
+  baseline: str = ''  # label or work directory
+  # Trials of a data set as in `parse_trials`; each is a run, and the results of
+  # a cell are means over them.
   trials: str = ''
 
 
 class Point(NamedTuple):
-  """One run of a sweep.
+  """One run of a sweep."""
 
-  Attributes:
-    label: name of its cell; results of runs with the same label are averaged.
-    facts: values of the fields of the grid, as text.
-    config: validated configuration.
-    trial: trial of a data set, '' if there are none.
-  """
-
-  label: str
-  facts: dict[str, str]
-  config: Any
-  trial: str = ''
+  label: str  # runs with the same one are averaged
+  facts: dict[str, str]  # values of the fields of the grid, as text
+  config: Any  # validated
+  trial: str = ''  # of a data set, '' if there are none
 
 
 def of_sweep(sweep: Sweep) -> list[Point]:
-  """Returns the validated runs of a sweep.
-
-  Raises:
-    ConfigError: if a run is not valid.
-  """
+  """Returns the validated runs of a sweep, or raises ConfigError."""
   makes: dict[str, Callable[[], Any]] = {}
   for spec in sweep.recipes:
     file, _, own = spec.partition(':')
@@ -76,10 +58,9 @@ def of_sweep(sweep: Sweep) -> list[Point]:
 
 
 def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
-  """Returns all combinations of configurations, fields, trials and seeds.
+  """All combinations of configurations, fields, trials and seeds.
 
-  `makes` has functions that return a new configuration, by label; the recipes
-  of the sweep are not used.
+  `makes` makes new configurations by label, in place of the recipes.
 
   Raises:
     ConfigError: if a run is not valid.
@@ -108,10 +89,7 @@ def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
 
 
 def identity(points: Sequence[Point]) -> list[str]:
-  """Returns the labels and fields of a sweep, without its seeds.
-
-  With more seeds it is the same sweep.
-  """
+  """The labels and fields of a sweep, which stays the same with more seeds."""
   found: dict[str, None] = {}
   for point in points:
     fields = parsing.changed(schema.identity(point.config)) | {'seed': 0}
@@ -123,8 +101,7 @@ def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
   """Yields the field values of every point of a grid, as text.
 
   Raises:
-    ConfigError: if a value does not have one part per joined field, if a field
-      is given twice, or if the seed is a field of the grid.
+    ConfigError: for wrong joined values, a repeated field or a seed.
   """
   axes = [[_together(key, v) for v in values] for key, values in grid.items()]
   for point in itertools.product(*axes):
@@ -140,7 +117,7 @@ def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
 
 
 def _together(key: str, value: Any) -> list[tuple[str, str]]:
-  """Returns the pairs (a, 1) and (b, 2) of `a+b` and `(1, 2)`, as text."""
+  """The pairs (a, 1) and (b, 2) of `a+b` and `(1, 2)`, as text."""
   fields = key.split('+')
   if len(fields) == 1:
     return [(key, value if isinstance(value, str) else repr(value))]
@@ -157,11 +134,7 @@ def _together(key: str, value: Any) -> list[tuple[str, str]]:
 
 
 def parse(text: str) -> dict[str, list[str]]:
-  """Returns the grid of `KEY=VALUE,VALUE;KEY=VALUE`, with values as text.
-
-  Raises:
-    ConfigError: if a key has no values or is given twice.
-  """
+  """Parses `KEY=VALUE,VALUE;KEY=VALUE` as text, or raises ConfigError."""
   grid: dict[str, list[str]] = {}
   for part in filter(None, parsing.split(text, ';')):
     key, _, values = part.partition('=')
@@ -178,11 +151,7 @@ def parse(text: str) -> dict[str, list[str]]:
 
 
 def seeds(text: str) -> list[int]:
-  """Returns the seeds of `0,1,2`.
-
-  Raises:
-    ConfigError: if a part is not a number.
-  """
+  """Parses seeds such as `0,1,2`, or raises ConfigError."""
   try:
     return [int(part) for part in text.split(',')]
   except ValueError as error:
@@ -192,11 +161,10 @@ def seeds(text: str) -> list[int]:
 
 
 def parse_trials(text: str) -> list[str]:
-  """Returns the trials of `NAME[:option=value,...][;...]`.
+  """The trials of `NAME[:option=value,...][;...]`.
 
-  RegDB, for example, has ten splits of its persons, and published results are
-  means over ten models. 'regdb' has all of them, 'regdb:trial=1;regdb:trial=2'
-  has two.
+  'regdb' has all ten splits of the persons of RegDB, over which published
+  results are means; 'regdb:trial=1;regdb:trial=2' has two.
 
   Raises:
     ConfigError: for an unknown data set or option, or one without trials.
@@ -223,10 +191,7 @@ def parse_trials(text: str) -> list[str]:
 
 
 def with_trial(config: Any, trial: str) -> Any:
-  """Changes a configuration to one of the results of `parse_trials`.
-
-  A trial replaces the sources and the targets: a model is trained on its
-  training persons and tested on its test persons.
+  """Replaces the sources and the targets by a result of `parse_trials`.
 
   Raises:
     ConfigError: if the images are not those of published data sets.

@@ -25,56 +25,34 @@ SUFFIXES = (
 
 
 class Run(NamedTuple):
-  """A finished run.
+  """A finished run."""
 
-  Attributes:
-    label: label of its row in the table.
-    factors: values of the fields that the sweep varies.
-    pair: seed and trial; runs of two labels with the same ones are a pair.
-    results: contents of results.json.
-  """
-
-  label: str
-  factors: Mapping[str, str]
-  pair: tuple[int, str]
-  results: Mapping[str, Any]
+  label: str  # of its row in the table
+  factors: Mapping[str, str]  # values of the fields that the sweep varies
+  pair: tuple[int, str]  # seed and trial; runs with equal ones are a pair
+  results: Mapping[str, Any]  # contents of results.json
 
 
 class Line(NamedTuple):
-  """Scores of one model of a label on a target.
-
-  Attributes:
-    label: label of the runs.
-    factors: values of the fields that the sweep varies; each has a column.
-    target: name of the target.
-    model: 'global', 'client:NAME' or 'cluster:I'.
-    kind: 'last' round, 'best' round, or mean of the 'best_three' rounds.
-    samples: number of runs.
-    numbers: in percent, the mean of each metric under its name, and its other
-      statistics under its name with one of `SUFFIXES`.
-    megabytes: sent in both directions, mean over the runs.
-    seconds: duration, mean over the runs.
-    runs: metrics of each run by its seed and trial; empty if the line was read
-      from a file.
-  """
+  """Scores of one model of a label on a target."""
 
   label: str
-  factors: Mapping[str, str]
+  factors: Mapping[str, str]  # varied fields; each has a column
   target: str
-  model: str
-  kind: str
-  samples: int
+  model: str  # 'global', 'client:NAME' or 'cluster:I'
+  kind: str  # 'last', 'best' or mean of 'best_three' rounds
+  samples: int  # number of runs
+  # In percent, the mean of each metric under its name, and its other statistics
+  # under its name with one of `SUFFIXES`.
   numbers: dict[str, float]
-  megabytes: float
-  seconds: float
+  megabytes: float  # in both directions, mean over the runs
+  seconds: float  # mean duration of the runs
+  # Metrics by seed and trial; empty if the line was read from a file.
   runs: Mapping[tuple[int, str], Mapping[str, float]] = MappingProxyType({})
 
 
 def summarise(runs: Iterable[Run]) -> list[Line]:
-  """Returns means and sample standard deviations over the runs of a label.
-
-  A single run has no standard deviation.
-  """
+  """Means and sample deviations by label; a single run has no deviation."""
   groups: dict[tuple[str, ...], list[tuple[Run, dict[str, float]]]] = {}
   for run in runs:
     for entry in run.results['summary']:
@@ -136,10 +114,9 @@ def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
 
 
 def increase(line: Line, base: Line) -> dict[str, float]:
-  """Returns the increase of metrics over another line.
+  """The mean increase over the pairs, runs with one seed and trial.
 
-  Runs with the same seed and trial are pairs. The increase is the mean over the
-  pairs; ` n` is their number, and ` se` the standard error of the mean, which
+  ` n` is the number of pairs, and ` se` the standard error of the mean, which
   is the sample standard deviation of the differences over the root of n.
   Without pairs the increase is the difference of the two means.
   """
@@ -165,17 +142,7 @@ def write(
   lines: Sequence[Line],
   unfinished: Sequence[Mapping[str, str]] = (),
 ) -> str:
-  """Writes `PATH.csv` and `PATH.md`, each atomically.
-
-  Args:
-    path: of the table, without suffix.
-    title: heading of the Markdown.
-    lines: lines of the table.
-    unfinished: rows of unfinished runs with label, factors, seed and error.
-
-  Returns:
-    The Markdown.
-  """
+  """Writes `PATH.csv` and `PATH.md` atomically and returns the Markdown."""
   names = dict.fromkeys(name for line in lines for name in line.numbers)
   metrics = sorted({name.partition(' ')[0] for name in names}, key=_order)
   columns = [n + s for n in metrics for s in ('', *SUFFIXES) if n + s in names]
@@ -212,11 +179,7 @@ def write_runs(path: Path, cells: Sequence[Cell]) -> None:
 
 
 def read(path: Path) -> list[Line]:
-  """Reads the lines of `PATH.csv`, without unfinished runs.
-
-  Raises:
-    IntegrityError: if there is no such table.
-  """
+  """Reads `PATH.csv` without unfinished runs, or raises IntegrityError."""
   file = _file(path, '.csv')
   try:
     rows = list(csv.DictReader(io.StringIO(file.read_text())))
@@ -229,11 +192,7 @@ def read(path: Path) -> list[Line]:
 
 
 def finished(path: Path) -> list[tuple[str, dict[str, Any]]]:
-  """Returns (label, contents of results.json) of the finished runs of a table.
-
-  Raises:
-    IntegrityError: if there is no list of its runs.
-  """
+  """Reads (label, results) of finished runs, or raises IntegrityError."""
   file = _file(path, '-runs.csv')
   try:
     rows = list(csv.DictReader(io.StringIO(file.read_text())))
@@ -252,7 +211,7 @@ def finished(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-  """Returns the lines of a Markdown table."""
+  """The lines of a Markdown table."""
   table = (header, ['---'] * len(header), *rows)
   return [f'| {" | ".join(row)} |' for row in table]
 
@@ -321,7 +280,7 @@ def _text(title, columns, lines, unfinished) -> str:
 
 
 def _percent(line: Line, name: str) -> str:
-  """Returns a mean with its deviation, or an increase with its error and n."""
+  """A mean with its deviation, or an increase with its error and n."""
   if name not in line.numbers:
     return ''
   number = line.numbers[name]

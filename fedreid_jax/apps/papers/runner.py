@@ -1,7 +1,6 @@
 """Trains the cells of a sweep, one after another or in several processes.
 
-A process has one GPU, or a share of the cores. The jobs of a scheduler's array
-need no such processes: each gets a `--shard`.
+A process has one GPU, or a share of the cores.
 """
 
 import contextlib
@@ -46,22 +45,14 @@ def run(
   If a cell ends with an error, the error is recorded and the next cell runs.
 
   Args:
-    cells: runs of the table.
-    table: path without suffix; a `.csv` and a `.md` file are written before the
-      first cell and after every cell.
-    train: function that starts or resumes a run, such as `loop.train`.
-    title: heading of the table.
-    shard: 'I/N' runs every N-th cell from cell I. The table has all finished
-      cells, including those of other shards.
-    baseline: label or work directory of the results to compare with, '' for no
-      comparison.
-    annotate: function that selects and extends the lines of the table.
-    num_workers: processes that train at the same time, see `train_all`.
+    table: path without suffix, written before the first and after every cell.
+    shard: 'I/N' for every N-th cell from cell I; the table has all shards.
+    baseline: label or work directory to compare with, '' for no comparison.
+    annotate: selects and extends the lines of the table.
 
   Raises:
     ConfigError: if the shard or the baseline is unknown, before the first run.
-    FedReIDError: if runs failed, after the last run; it is the error of the
-      first run that failed.
+    FedReIDError: of the first run that failed, after the last run.
   """
   # `process_count` starts the backend, which would reserve the GPUs of workers.
   if num_workers == 1 and jax.process_count() > 1:
@@ -97,20 +88,15 @@ def train_all(
   after: Callable[[], object],
   num_workers: int = 1,
 ) -> None:
-  """Trains the unfinished cells.
+  """Trains the unfinished cells; one that starts from an unfinished one fails.
 
-  A cell that starts from an unfinished one fails.
-
-  Args:
-    runs: cells with different work directories.
-    train: starts or resumes a run; picklable if there are several processes.
-    after: called after every cell.
-    num_workers: processes that train at the same time; one means this process.
+  The cells have different work directories. `train` starts or resumes a run and
+  is picklable if there are several processes; `after` is called after every
+  cell. One worker is this process.
 
   Raises:
     ConfigError: if there are fewer GPUs or cores than processes.
-    FedReIDError: if runs failed, after the last run; it is the error of the
-      first run that failed.
+    FedReIDError: of the first run that failed, after the last run.
   """
   failed: list[tuple[Cell, errors.FedReIDError]] = []
   waiting = [cell for cell in runs if results(cell) is None]
@@ -191,7 +177,6 @@ def _collect(cells: Iterable[Cell]) -> list[Line]:
 
 
 def _unfinished(cells: Iterable[Cell]) -> list[dict[str, str]]:
-  """Returns a row for each unfinished cell, with its error if it failed."""
   rows = []
   for cell in cells:
     if results(cell) is None:
@@ -225,11 +210,7 @@ class Place(NamedTuple):
 
 
 def places(num: int) -> list[Place]:
-  """Returns the places of `num` processes.
-
-  Raises:
-    ConfigError: if there are fewer GPUs, or fewer cores.
-  """
+  """Returns places for processes, or raises ConfigError for too many."""
   gpus, cores = _gpus(), sorted(_cores())
   there, kind = (len(gpus), 'GPU') if gpus else (len(cores), 'core')
   if num > there:
@@ -258,7 +239,6 @@ class _Worker:
     end.close()
 
   def give(self, cell: Cell, start: Cell | None) -> None:
-    """Sends a cell to the process, and the cell from which it starts."""
     self.cell = cell
     # `take` notices a process that has died meanwhile.
     with contextlib.suppress(OSError):
@@ -342,7 +322,6 @@ def _hand_out(
 
 
 def _serve(pipe: Any, place: Place, train: Train) -> None:
-  """Trains the cells that come through a pipe until it is closed."""
   # A terminal signals its whole process group, and the parent signals as well:
   # a second signal would end the round. So only the parent signals its workers.
   os.setpgrp()
@@ -367,7 +346,6 @@ def _cores() -> set[int]:
 
 
 def _gpus() -> list[str]:
-  """Returns the names of the GPUs that this process may use."""
   # Without JAX, which would reserve their memory in this process.
   if os.environ.get('JAX_PLATFORMS', '').startswith('cpu'):
     return []

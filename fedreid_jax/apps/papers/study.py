@@ -25,34 +25,21 @@ COLUMNS = (
 
 
 class Trial(NamedTuple):
-  """The runs of a claim with one seed.
-
-  Attributes:
-    seed: seed of all runs.
-    runs: (run of the arm, run of its base) by route.
-    starts: runs from whose models these start.
-  """
+  """The runs of a claim with one seed."""
 
   seed: int
+  # By route: (run of the arm, of its base).
   runs: Mapping[str, tuple[Cell, Cell]]
-  starts: Sequence[Cell] = ()
+  starts: Sequence[Cell] = ()  # runs from whose models these start
 
 
 class Judged(NamedTuple):
-  """A claim with the mean mAP of both arms and their difference.
-
-  Attributes:
-    claim: the claim.
-    arm: mAP of the arm in percent, NaN without finished runs.
-    base: mAP of its base in percent, NaN without finished runs.
-    found: the effect; None without a finished seed.
-    verdict: result of `effects.verdict`.
-  """
+  """A claim with the mean mAP of both arms and their difference."""
 
   claim: Claim
-  arm: float
-  base: float
-  found: effects.Effect | None
+  arm: float  # mAP in percent, NaN without finished runs
+  base: float  # the same for the base
+  found: effects.Effect | None  # None without a finished seed
   verdict: effects.Verdict
 
 
@@ -62,10 +49,7 @@ def plan(
   folder: Path,
   changes: Sequence[str] = (),
 ) -> dict[str, list[Trial]]:
-  """Returns the trials of every claim, by its name.
-
-  Runs with the same configuration have the same work directory, so claims share
-  them.
+  """The trials of claims by name; runs of one configuration are shared.
 
   Raises:
     ConfigError: for a recipe or a field that does not exist.
@@ -100,7 +84,7 @@ def plan(
 
 
 def runs_of(trials: Mapping[str, Sequence[Trial]]) -> list[Cell]:
-  """Returns the runs of all trials: claim by claim, seed by seed."""
+  """The runs of all trials: claim by claim, seed by seed."""
   found = [
     cell
     for own in trials.values()
@@ -112,7 +96,7 @@ def runs_of(trials: Mapping[str, Sequence[Trial]]) -> list[Cell]:
 
 
 def ended(trials: Sequence[Trial]) -> tuple[int, ...]:
-  """Returns the seeds of a claim for which all runs have ended."""
+  """The seeds of a claim for which all runs have ended."""
   return tuple(
     trial.seed
     for trial in trials
@@ -121,7 +105,7 @@ def ended(trials: Sequence[Trial]) -> tuple[int, ...]:
 
 
 def precision(workdir: Path, models: Models) -> Precision:
-  """Returns the average precision of the queries of a run by target.
+  """The average precision of the queries of a run by target.
 
   Raises:
     FileNotFoundError: if the run ranked no queries.
@@ -183,11 +167,7 @@ def _mean(own: Precision) -> float:
 
 
 def write(path: Path, judged: Sequence[Judged]) -> str:
-  """Writes `PATH.json`, `PATH.md` and, if there are effects, `PATH.png`.
-
-  Returns:
-    The Markdown.
-  """
+  """Writes JSON, Markdown, which is returned, and a picture of any effects."""
   recorder.write_json(path.with_suffix('.json'), [_row(j) for j in judged])
   rows, bars = [], []
   for claim, arm, base, found, verdict in judged:

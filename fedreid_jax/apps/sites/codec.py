@@ -48,7 +48,7 @@ class Message(NamedTuple):
 
 
 def pack(kind: str, fields: dict[str, Any], tree: Tree = ()) -> bytes:
-  """Returns a message as bytes, see `Message`; arrays may be on a device."""
+  """A message as bytes, see `Message`; arrays may be on a device."""
   arrays = {
     # safetensors writes the bytes of an array in the order of memory.
     name: np.array(leaf, order='C')
@@ -59,11 +59,7 @@ def pack(kind: str, fields: dict[str, Any], tree: Tree = ()) -> bytes:
 
 
 def unpack(data: bytes, where: str) -> Message:
-  """Returns a message from the sender `where`.
-
-  Raises:
-    IntegrityError: when the bytes are not a message of this protocol.
-  """
+  """Reads a message from the sender `where`, or raises IntegrityError."""
   try:
     arrays = safetensors_numpy.load(data)
     header = json.loads(metadata(data)['fedreid'])
@@ -83,7 +79,7 @@ def unpack(data: bytes, where: str) -> Message:
 
 
 def metadata(data: bytes) -> dict[str, str]:
-  """Returns the texts in the header of a safetensors file, by name."""
+  """The texts in the header of a safetensors file, by name."""
   # `load` of safetensors omits them. A file begins with the size of its header,
   # eight bytes in little-endian order, and the header, which is JSON.
   size = int.from_bytes(data[:8], 'little')
@@ -91,12 +87,7 @@ def metadata(data: bytes) -> dict[str, str]:
 
 
 def fit(arrays: dict[str, np.ndarray], like: Tree, where: str) -> Any:
-  """Returns arrays of a sender as a tree after comparing them with `like`.
-
-  Raises:
-    IntegrityError: naming the first leaves that are missing or not expected, or
-      whose shape or type differs.
-  """
+  """Returns arrays as a tree like `like`, or raises IntegrityError."""
   wanted = {
     name: _form(leaf) for name, leaf in client_files.by_path(like).items()
   }
@@ -127,10 +118,7 @@ def broadcast_shapes(
   num_sites: int,
   image_shape: tuple[int, ...],
 ) -> dict[str, Tree]:
-  """Returns the shapes of the arrays that the server sends to a site.
-
-  They are `shared` (the parameters of one group) and `messages` (by component).
-  """
+  """Traces `shared` (one group's parameters) and `messages` for a site."""
   sizes = jax.ShapeDtypeStruct((num_sites,), jnp.float32)
   # Real sites have no public images.
   public = jax.ShapeDtypeStruct((0, *image_shape), jnp.uint8)
@@ -150,17 +138,12 @@ def reply_shapes(
   plan_shape: tuple[int, int],
   pass_batch: int,
 ) -> tuple[types.Upload, types.Upload, dict[str, Any]]:
-  """Returns the shapes of the arrays that a site sends.
+  """The shapes of the arrays that a site sends.
 
-  Args:
-    algorithm: a federated method.
-    received: result of `broadcast_shapes`.
-    image_shape: `(H, W, ch)`.
-    plan_shape: `(S, B)` of the longest round.
-    pass_batch: images of one step of a pass over all images.
-
-  Returns:
-    (upload before round 0, upload of a round, sums of metrics of its steps).
+  These are (upload before round 0, upload of a round, sums of metrics of its
+  steps). `received` is a result of `broadcast_shapes`, `image_shape` is
+  `(H, W, ch)`, `plan_shape` is `(S, B)` of the longest round, and `pass_batch`
+  the number of images of one step of a pass over all images.
   """
   task = _task(plan_shape, pass_batch)
   state = jax.eval_shape(algorithm.init_client, task.uid, {}, task.seed)

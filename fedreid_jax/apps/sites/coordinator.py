@@ -62,7 +62,6 @@ class Coordinator(simulation.Executor):
     *rest: Any,
     setting: Setting,
   ):
-    """Prepares the rounds as `simulation.Executor`; no image is read."""
     # With a budget below any image, none is placed on a device.
     small = options._replace(budget=1)
     super().__init__(algorithm, clients, planner, image_shape, small, *rest)
@@ -107,7 +106,6 @@ class Coordinator(simulation.Executor):
     return server, ClientStore(lambda _: one, shapes, len(sizes))
 
   def _shapes(self, variables: types.Flat) -> dict[str, Tree]:
-    """Returns the shapes of the replies by kind."""
     prepared, upload, sums = codec.reply_shapes(
       self.algorithm,
       codec.broadcast_shapes(
@@ -128,10 +126,8 @@ class Coordinator(simulation.Executor):
   def prepare(
     self, server: types.ServerState, store: ClientStore
   ) -> tuple[types.ServerState, dict[str, Counter[str]]]:
-    """Runs the data passes of all sites before round 0, if there are any.
-
-    Raises:
-      ResourceError: if a site did not answer.
+    """Runs the data passes before round 0; raises ResourceError without a
+    reply.
     """
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
     if not self.algorithm.prepares:
@@ -154,10 +150,7 @@ class Coordinator(simulation.Executor):
   def round(
     self, server: types.ServerState, store: ClientStore, round_: int
   ) -> tuple[types.ServerState, dict[str, Any]]:
-    """Runs one round at the sites of its cohort.
-
-    Returns:
-      (server, log) as `simulation.Executor.round`, of the sites that arrived.
+    """Runs a round at its cohort and returns (server, log) of arrived sites.
 
     Raises:
       ResourceError: if fewer than `min_sites` arrived.
@@ -206,7 +199,6 @@ class Coordinator(simulation.Executor):
     members: np.ndarray,
     round_: int,
   ) -> dict[int, Any]:
-    """Sends messages to some sites and returns the replies by their index."""
     setting, starts = self._setting, store.stacked().states[KEPT]
     shared, groups, messages = jax.device_get(
       (server.shared, server.groups, self.algorithm.messages(server))
@@ -237,7 +229,6 @@ class Coordinator(simulation.Executor):
     return {self._names.index(name): reply for name, reply in replies.items()}
 
   def _read(self, name: str, message: codec.Message) -> Any:
-    """Returns the tree of a reply, after comparing its shapes."""
     where = f'site {name}'
     if message.kind not in self._like or message.fields.get('name') != name:
       raise errors.IntegrityError(
@@ -250,10 +241,7 @@ class Coordinator(simulation.Executor):
   def _stacked(
     self, replies: dict[int, Any], kind: str
   ) -> tuple[types.Upload, dict[str, Any]]:
-    """Returns the uploads of a cohort, `[K, ...]`, and the other values.
-
-    The other values are the `sums` of metrics and the number of `images`.
-    """
+    """Stacks uploads to `[K, ...]`, with `sums` of metrics and `images`."""
     # Always K rows, whoever arrived: another shape would compile the round
     # again. Sites that have not arrived are rows of zeros with the index -1 at
     # the end. In canonical order, so that sums do not depend on who answers
@@ -282,7 +270,6 @@ class Coordinator(simulation.Executor):
 
 
 def _keep(store: ClientStore, sites: np.ndarray, rounds: int) -> None:
-  """Writes the number of rounds of some sites to their client states."""
   if sites.size:
     rows = store.read(sites)
     kept = {KEPT: np.full(len(sites), rounds, np.int32)}

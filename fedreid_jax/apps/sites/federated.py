@@ -84,11 +84,7 @@ def write(config: Any, workdir: Path, wanted: Wanted, restart: bool) -> Path:
 
 
 def take(path: Path) -> tuple[Any, Wanted, bool]:
-  """Returns (configuration, wanted sites, whether to restart) of a run.
-
-  Raises:
-    IntegrityError: if the file is damaged.
-  """
+  """Reads (configuration, wanted sites, restart), or raises IntegrityError."""
   found = recorder.read_object(path, 'config', 'wanted', 'restart')
   config = config_files.from_json(found['config'], (), str(path))
   # A restart is done once: the next `flwr run` of the same folder resumes.
@@ -110,13 +106,9 @@ def train(
 ) -> dict[str, Any]:
   """Trains, or resumes, a run at real sites and returns its results.
 
-  Args:
-    config: of the coordinator; its data fields name the images of the targets.
-    workdir: directory of the run, with the files of `loop.train`.
-    channel: to the sites.
-    wanted: the sites of the run.
-    restart: delete an earlier run in this directory instead of resuming it.
-    say: prints a line about a site.
+  The configuration is that of the coordinator, whose data fields name the
+  images of the targets. The directory has the files of `loop.train`; `restart`
+  deletes an earlier run in it. `say` prints a line about a site.
 
   Raises:
     FedReIDError: as `loop.train`, and for sites that cannot take part.
@@ -136,11 +128,7 @@ def train(
 
 
 def check(config: Any) -> None:
-  """Refuses fields that need images of the sites, or work in simulations only.
-
-  Raises:
-    ConfigError: naming the field.
-  """
+  """Raises ConfigError for fields that need sites' images or a simulation."""
   components = build.load_components(config)
   simulated = [c for c in components if 'simulated' in c.properties]
   hidden = [c for c in components if c.summation]

@@ -39,7 +39,7 @@ server = _load('flwr.serverapp').ServerApp()
 @client.query()
 @client.train()
 def answer(message: Any, context: Any) -> Any:
-  """Returns the worker's reply to a `flwr.app.Message`."""
+  """The worker's reply to a `flwr.app.Message`."""
   if SOCKET not in context.node_config:
     raise errors.ConfigError(
       'no socket', 'flower-supernode', """give --node-config='socket="PATH"'"""
@@ -57,11 +57,10 @@ class GridChannel:
   """A `members.Channel` to the SuperNodes of a run."""
 
   def __init__(self, grid: Any):
-    """Keeps the grid, `flwr.serverapp.Grid`."""
     self._grid = grid
 
   def nodes(self) -> Sequence[int]:
-    """Returns the numbers of the SuperNodes that are connected."""
+    """The numbers of the SuperNodes that are connected."""
     return sorted(self._grid.get_node_ids())
 
   def ask(

@@ -23,14 +23,13 @@ SILENT_S = 60.0
 
 
 def listen(path: Path) -> socket.socket:
-  """Returns a listening socket that only its owner can connect to.
+  """A listening socket that only its owner can connect to.
 
   A socket on which no process listens is replaced.
 
   Raises:
     LockedError: when another process listens on the path.
-    ResourceError: when the socket cannot be created; Linux allows paths of at
-      most 107 bytes.
+    ResourceError: if creation fails; Linux allows paths of at most 107 bytes.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   # A file of a socket stays behind when its process is killed. Only a
@@ -72,11 +71,7 @@ def serve(at: socket.socket, answer: Callable[[bytes], bytes]) -> None:
 
 
 def ask(path: str, message: bytes) -> bytes:
-  """Sends a message to the socket at a path and returns the reply.
-
-  Raises:
-    ResourceError: when no process listens on the socket, or it ended.
-  """
+  """Sends a message and returns the reply, or raises ResourceError."""
   try:
     with _connected(Path(path)) as connection:
       _send(connection, message)

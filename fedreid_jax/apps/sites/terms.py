@@ -55,7 +55,7 @@ class Facts(NamedTuple):
   versions: dict[str, str]  # of fedreid_jax and JAX, by name
 
   def placeholder(self) -> ClientData:
-    """Returns a client with as many images and identities, but no pixels."""
+    """A client with as many images and identities, but no pixels."""
     labels = np.arange(self.images, dtype=np.int32) % self.identities
     column = np.zeros(self.images, np.int32)
     return ClientData(
@@ -69,11 +69,7 @@ class Facts(NamedTuple):
 
 
 def read_facts(fields: Mapping[str, Any], where: str) -> Facts:
-  """Returns the facts in an answer to the first message, from `where`.
-
-  Raises:
-    IntegrityError: for other fields, or values of wrong types or sizes.
-  """
+  """Reads the facts in an answer from `where`, or raises IntegrityError."""
   try:
     found = Facts(**fields)
     counts = found.images, found.identities, found.steps
@@ -105,13 +101,13 @@ class Terms(NamedTuple):
 
 
 def versions() -> dict[str, str]:
-  """Returns the versions that a site and the coordinator compare."""
+  """The versions that a site and the coordinator compare."""
   jax = metadata.version('jax')
   return {'fedreid_jax': fedreid_jax.__version__, 'jax': jax}
 
 
 def agreed(config: Any) -> dict[str, Any]:
-  """Returns the fields that a site and the coordinator must agree on."""
+  """The fields that a site and the coordinator must agree on."""
 
   def shared(name: str) -> bool:
     own = name.partition('.')[0] in OWN_GROUPS or name in OWN_FIELDS
@@ -122,7 +118,7 @@ def agreed(config: Any) -> dict[str, Any]:
 
 
 def run_name(config: Any, sites: Sequence[Facts]) -> str:
-  """Returns the name of a run at its sites: 16 hexadecimal digits."""
+  """The name of a run at its sites: 16 hexadecimal digits."""
   # Without `rounds`: a run that is continued with more rounds has the same
   # states. Without versions, which may change while a run is interrupted.
   known = [site._replace(versions={}) for site in sites]
@@ -132,11 +128,7 @@ def run_name(config: Any, sites: Sequence[Facts]) -> str:
 
 
 def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-  """Compares the fields of a site with the fields of the coordinator.
-
-  Raises:
-    ConfigError: naming the fields that differ.
-  """
+  """Raises ConfigError, naming fields that differ at a site and the server."""
   differ = [
     f'{name}: {here.get(name)!r} here, {there.get(name)!r} at the server'
     for name in sorted(here.keys() | there.keys())
@@ -151,7 +143,7 @@ def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
 
 
 def make(config: Any, sites: Sequence[Facts]) -> list[Terms]:
-  """Returns the terms of each site, in the order of the facts."""
+  """The terms of each site, in the order of the facts."""
   sizes = [site.identities for site in sites]
   spaces = client_split.label_spaces(sizes, config.data.labels)
   return [
@@ -173,13 +165,13 @@ class Channel(Protocol):
   """A connection to nodes, each of which is a site."""
 
   def nodes(self) -> Sequence[int]:
-    """Returns the numbers of all connected nodes."""
+    """The numbers of all connected nodes."""
     ...
 
   def ask(
     self, kind: str, messages: Mapping[int, bytes], timeout: float
   ) -> Mapping[int, bytes]:
-    """Returns the replies by node; those after `timeout` seconds are lost."""
+    """The replies by node; those after `timeout` seconds are lost."""
     ...
 
 
@@ -203,15 +195,11 @@ class Members:
     self._roster: dict[str, Facts] = {}
 
   def gather(self, count: int, timeout: float) -> list[Facts]:
-    """Waits until `count` sites are connected; later no other one can join.
-
-    Returns:
-      Facts about the sites, sorted by name.
+    """Waits for `count` sites, sorted by name; later no other one can join.
 
     Raises:
       DataError: when two sites have the same name.
-      ConfigError: when more sites are connected, or the configuration of one
-        differs.
+      ConfigError: for more sites, or a site with another configuration.
       ResourceError: when fewer sites are connected after the timeout.
     """
     end = time.monotonic() + timeout
@@ -253,14 +241,9 @@ class Members:
   ) -> dict[str, Reply]:
     """Sends messages to sites and returns their replies by name.
 
-    A site that does not answer in time, or whose reply is an error or cannot be
-    read, is left out and named in a printed line.
-
-    Args:
-      kind: of the messages.
-      messages: by name of the site.
-      timeout: in seconds, for each attempt.
-      read: `(name, message) -> reply`; raises an error for a wrong message.
+    A site that does not answer within `timeout` seconds, for each attempt, or
+    whose reply is an error or cannot be read, is left out and named in a
+    printed line. `read` raises an error for a wrong message.
     """
     answered = self._deliver(kind, messages, timeout)
     # A worker that was restarted behind a connected SuperNode keeps its node.
@@ -288,7 +271,6 @@ class Members:
   def _deliver(
     self, kind: str, messages: Mapping[str, bytes], timeout: float
   ) -> dict[str, bytes]:
-    """Sends messages to the connected sites and returns their replies."""
     self._look(HELLO_S)
     nodes = self._present()
     there = {nodes[name]: name for name in messages if name in nodes}
@@ -299,15 +281,13 @@ class Members:
     return {there[n]: data for n, data in replies.items() if n in there}
 
   def _present(self) -> dict[str, int]:
-    """Returns the node of each connected site, by name."""
+    """The node of each connected site, by name."""
     return {facts.name: node for node, facts in self._known.items()}
 
   def _look(self, timeout: float, refuse: bool = False) -> None:
-    """Asks new nodes for their facts, and forgets nodes that have left.
-
-    All nodes together have `timeout` seconds. With `refuse` the error of a site
-    is raised, otherwise it is printed.
-    """
+    """Asks new nodes for their facts, and forgets nodes that have left."""
+    # All nodes together have `timeout` seconds. With `refuse` the error of a
+    # site is raised, otherwise it is printed.
     here = self._channel.nodes()
     self._known = {n: facts for n, facts in self._known.items() if n in here}
     new = [node for node in here if node not in self._known]
@@ -332,7 +312,6 @@ class Members:
         self._refused[node] = error.line()
 
   def _check(self, facts: Facts) -> None:
-    """Raises an error for a site that cannot take part."""
     here, there = fedreid_jax.__version__, facts.versions.get('fedreid_jax')
     if here != there:
       raise errors.ConfigError(
@@ -375,7 +354,7 @@ def _is_stranger(data: bytes) -> bool:
 
 
 def _read(data: bytes, name: str) -> codec.Message:
-  """Returns a reply, or raises the error that a reply FAILED contains."""
+  """Unpacks a reply, or raises the error that a reply FAILED contains."""
   message = codec.unpack(data, name)
   if message.kind == codec.FAILED:
     # The site may send anything here: other forms give an InternalError.

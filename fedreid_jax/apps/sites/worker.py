@@ -1,10 +1,9 @@
 """The resident worker of a site, which answers messages of the coordinator.
 
 Between messages it keeps the images and the compiled functions of the site, so
-that a round needs no start of Python and no compilation. It answers one message
-at a time. The private states are on the disk of the site: a file has the state
-after a number of rounds whose update the site has sent, and the coordinator
-decides from which of them a round starts.
+that a round needs no start of Python and no compilation. The private states are
+on the disk of the site: a file has the state after a number of rounds whose
+update the site has sent, and the coordinator decides from which a round starts.
 """
 
 import dataclasses
@@ -39,12 +38,7 @@ SERVER = 'message of the server'
 
 
 class Resident(simulation.Executor):
-  """Runs the local rounds of one client and returns its uploads.
-
-  Attributes:
-    received: shapes of the arrays that the server sends, see
-      `codec.broadcast_shapes`.
-  """
+  """Runs the local rounds of one client and returns its uploads."""
 
   def __init__(
     self,
@@ -53,7 +47,6 @@ class Resident(simulation.Executor):
     *rest: Any,
     terms: Terms,
   ):
-    """Places the images of the one client, as `simulation.Executor`."""
     # A site receives the messages of the server's components, not their states.
     # `local` puts them in place of the states, from where this returns them.
     local = algorithm._replace(messages=operator.attrgetter('states'))
@@ -65,7 +58,7 @@ class Resident(simulation.Executor):
   def begin(
     self, setup: build.Setup, image_shape: tuple[int, int, int]
   ) -> types.ClientState:
-    """Sets `received`, and returns the client's state before round 0."""
+    """Sets `received` and returns the client's state before round 0."""
     self.received = codec.broadcast_shapes(
       self._sender, setup.variables, self._terms.sites, image_shape
     )
@@ -85,8 +78,8 @@ class Resident(simulation.Executor):
   ) -> tuple[types.Upload, types.ClientState, dict[str, Any], int]:
     """Runs the local part of a round, or the data pass before round 0.
 
-    Returns:
-      (upload, state to keep, sums of metrics, number of images), on the host.
+    Returns (upload, state to keep, sums of metrics, number of images), on the
+    host.
     """
     # One group, `[1, ...]`: the server sends the parameters of the site's group
     # only.
@@ -112,9 +105,7 @@ class Resident(simulation.Executor):
 
 
 def read_images(config: Any, name: str = '') -> Federation:
-  """Returns the images of a site, as one client.
-
-  The name is by default that of the training domain.
+  """The images of a site as one client, by default named as its domain.
 
   Raises:
     DataError: when the images form several clients.
@@ -141,11 +132,7 @@ class PrivateStates:
   """The states of one site in one run, by number of rounds."""
 
   def __init__(self, folder: Path):
-    """Creates the folder; only its owner can read it.
-
-    Raises:
-      ResourceError: when the folder cannot be created.
-    """
+    """Creates a folder for its owner only, or raises ResourceError."""
     self._folder = folder
     with errors.on_disk(folder):
       folder.mkdir(parents=True, exist_ok=True)
@@ -153,10 +140,7 @@ class PrivateStates:
       os.chmod(folder, 0o700)
 
   def save(self, number: int, state: ClientState, oldest: int) -> None:
-    """Writes the state after `number` rounds, and deletes older ones.
-
-    The coordinator asks for no state before `oldest`.
-    """
+    """Writes the state after `number` rounds; deletes those before `oldest`."""
     # safetensors does not notice changed values of a damaged file.
     arrays = client_files.named(state)
     found = {'digest': trees.digest(arrays)}
@@ -170,11 +154,7 @@ class PrivateStates:
         self._path(old).unlink(missing_ok=True)
 
   def load(self, number: int, like: Any) -> ClientState:
-    """Returns the state after a number of rounds, with the shapes of `like`.
-
-    Raises:
-      IntegrityError: when the state is not there, or is damaged.
-    """
+    """Reads the state after `number` rounds, or raises IntegrityError."""
     path = self._path(number)
     fix = 'restore it from a copy, or start the run again with --restart'
     try:
@@ -193,7 +173,7 @@ class PrivateStates:
     return codec.fit(arrays, like, str(path))
 
   def numbers(self) -> list[int]:
-    """Returns the numbers of rounds of the states that are there."""
+    """The numbers of rounds of the states that are there."""
     names = (path.stem for path in self._folder.glob('*.safetensors'))
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -202,11 +182,7 @@ class PrivateStates:
 
 
 class Worker:
-  """Answers messages with the images and the private state of a site.
-
-  Attributes:
-    facts: numbers and versions that the site reports to the coordinator.
-  """
+  """Answers messages with the images and the private state of a site."""
 
   def __init__(
     self,
@@ -215,14 +191,7 @@ class Worker:
     folder: Path,
     say: Callable[[str], None] = print,
   ):
-    """Prepares the answers; nothing is compiled yet.
-
-    Args:
-      config: of the site.
-      federation: of `read_images`.
-      folder: of the private states.
-      say: prints a line.
-    """
+    """Prepares the answers; nothing is compiled yet."""
     self._config, self._federation = config, federation
     self._folder, self._say = folder, say
     (client,) = federation.clients
@@ -242,7 +211,7 @@ class Worker:
     self._held: tuple[Terms, build.Setup, ClientState] | None = None
 
   def answer(self, data: bytes) -> bytes:
-    """Returns the reply to a message; after an error it is a reply FAILED."""
+    """The reply to a message; after an error it is a reply FAILED."""
     try:
       message = codec.unpack(data, SERVER)
       answers = {
@@ -309,7 +278,6 @@ class Worker:
     return codec.pack(message.kind, {'name': self.facts.name}, sent)
 
   def _setup(self, given: Terms) -> tuple[build.Setup, ClientState]:
-    """Returns the parts of a run for some terms, and the first client state."""
     if self._held is None or self._held[0] != given:
       self._held = None  # frees device memory before images are placed again
       sites = errors.counted(given.sites, 'site')

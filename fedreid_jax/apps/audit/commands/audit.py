@@ -271,7 +271,6 @@ def _noise(attacked: Any, picture: Path) -> _Report:
 
 
 def _plain(value: Any) -> Any:
-  """Returns named tuples, also those in a dict or in fields, as dicts."""
   if hasattr(value, '_asdict'):
     value = value._asdict()
   if isinstance(value, dict):

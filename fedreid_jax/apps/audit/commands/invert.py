@@ -148,13 +148,11 @@ def main(argv: list[str]) -> None:
 
 
 def _other_run(given: str, workdir: Path) -> tuple[Any, Path] | None:
-  """Returns (configuration, work directory) of another run than the first."""
   folder = Path(given or workdir).expanduser().absolute()
   return None if folder == workdir else (run.saved_config(folder, []), folder)
 
 
 def _described(attempts, answers, attacked) -> dict[str, Any]:
-  """Returns the entries of the file about the attack and its success."""
   clients = attacked.federation.clients
   sources = {int(k) for a in attempts.values() for k in a.clients}
   return {
@@ -174,7 +172,6 @@ def _described(attempts, answers, attacked) -> dict[str, Any]:
 
 
 def _title(name: str, described: Mapping[str, Any]) -> str:
-  """Prints the results and returns the title of the picture."""
   for attempt, losses in described['losses'].items():
     for when, parts in losses.items():
       print(f'{attempt}, {when}: ', *(f'{n} {v:.4g}' for n, v in parts.items()))
@@ -196,7 +193,6 @@ def _title(name: str, described: Mapping[str, Any]) -> str:
 
 
 def _settings():
-  """Returns the settings of the search, and the weights of the objective."""
   steps, fix = _STEPS.value, 'give HALF,FULL'
   if len(steps) != 2 or not all(n.isdecimal() for n in steps):
     what = f'{",".join(steps)!r} is not two numbers'

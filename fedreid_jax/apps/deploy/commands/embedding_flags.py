@@ -66,7 +66,7 @@ def described(model: 'Snapshot') -> str:
 def modality(
   model: 'Snapshot', flag: flags.FlagHolder[str | None] = _MODALITY
 ) -> int | None:
-  """Returns the modality that a flag gives, 0 visible and 1 infrared.
+  """The modality that a flag gives, 0 visible and 1 infrared.
 
   Raises:
     ConfigError: when the model needs a modality and none is given.
@@ -143,11 +143,10 @@ def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
 def queries(
   model: 'Snapshot', paths: list[Path], kind: int | None
 ) -> tuple[list[Path], np.ndarray]:
-  """Returns the queries that can be read, and their vectors.
+  """The queries that can be read, and their vectors.
 
   Raises:
-    DataError: for a file that cannot be read, without --skip_unreadable, or
-      if none can be read.
+    DataError: if none can be read, or one without --skip_unreadable.
   """
   left_out: list[tuple[str, str]] = []
 
@@ -173,7 +172,7 @@ def queries(
 
 
 def _explained(error: errors.DataError) -> errors.DataError:
-  """Returns an error that names the flag that leaves out unreadable files."""
+  """Names in an error the flag that leaves out unreadable files."""
   if _SKIP.value:
     return error
   remedy = 'repair or remove it, or leave such files out: --skip_unreadable'

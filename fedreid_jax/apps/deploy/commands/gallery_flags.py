@@ -43,7 +43,7 @@ METHODS = {
 
 
 class Source(NamedTuple):
-  """A gallery that can be read; one of the two attributes is None."""
+  """A gallery that can be read; one of the two fields is None."""
 
   images: 'Folder | None'  # without vectors
   stored: 'Vectors | None'  # that `embed` wrote
@@ -59,11 +59,7 @@ def given() -> str:
 
 
 def check() -> None:
-  """Refuses flags that do not allow a search.
-
-  Raises:
-    ConfigError: naming the flag.
-  """
+  """Raises ConfigError, naming the flag, if flags do not allow a search."""
   given()
   run.given_workdir()
   from fedreid_jax.evaluation import index
@@ -72,7 +68,7 @@ def check() -> None:
 
 
 def neighbours() -> int:
-  """Returns the number of images to find for each query."""
+  """The number of images to find for each query."""
   return _K.value
 
 
@@ -91,8 +87,7 @@ def check_model(source: Source, model: 'Snapshot') -> None:
 
   Raises:
     IntegrityError: for vectors of another model.
-    ConfigError: for a modality that is missing, or that differs from the one of
-      the vectors.
+    ConfigError: for a modality that is missing or not that of the vectors.
   """
   from fedreid_jax.apps.deploy import vectors
 
@@ -112,7 +107,7 @@ def check_model(source: Source, model: 'Snapshot') -> None:
 
 
 def embedded(source: Source, model: 'Snapshot') -> 'Vectors':
-  """Returns the vectors of a gallery, and embeds it if it has none."""
+  """Opens the vectors of a gallery, and embeds it if it has none."""
   if source.stored is not None:
     return source.stored
   assert source.images is not None

@@ -67,7 +67,6 @@ def main(argv: list[str]) -> None:
 
 
 def _following(source: gallery_flags.Source) -> list[str]:
-  """Returns the words of the command that is suggested next."""
   given = gallery_flags.given()
   if source.stored is None:
     found = ['embed', f'--images={given}']
@@ -84,7 +83,6 @@ def _search(
   queries: tuple[list[Path], np.ndarray],
   out: Path,
 ) -> None:
-  """Searches the gallery, prints the results and writes the page."""
   from fedreid_jax.apps.deploy import image_search
   from fedreid_jax.training.files import atomic
 
@@ -104,7 +102,6 @@ def _search(
 
 
 def _queries(given: Sequence[str]) -> list[Path]:
-  """Returns the files of queries, those of a folder sorted by name."""
   if not given:
     raise errors.ConfigError('no query', 'command line', 'give --query=IMAGE')
   found: list[Path] = []
@@ -121,7 +118,6 @@ def _queries(given: Sequence[str]) -> list[Path]:
 
 
 def _print(answers: Sequence['Answer']) -> None:
-  """Prints a table of images for each query."""
   from rich import console
 
   from fedreid_jax.training.reports import console_table

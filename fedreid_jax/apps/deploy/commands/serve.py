@@ -55,11 +55,7 @@ def main(argv: list[str]) -> None:
 
 
 def check() -> None:
-  """Refuses to go on without the packages of the server.
-
-  Raises:
-    ConfigError: naming the missing package and the extra.
-  """
+  """Raises ConfigError, naming the package, if one of the server is missing."""
   # An extra, since only this page needs them.
   for name in ('starlette', 'uvicorn'):
     plugins.load_extra(name, 'serve', plugins.install_command('serve'))
@@ -91,7 +87,7 @@ def _serve() -> None:
 
 
 def _labels(model: 'Snapshot', folder: 'Folder') -> dict[str, 'Label']:
-  """Returns identities and cameras by name, {} with a note if unknown."""
+  """Identities and cameras by name, {} with a note if unknown."""
   from fedreid_jax.data.folder import folder_layout
 
   try:
@@ -105,7 +101,6 @@ def _labels(model: 'Snapshot', folder: 'Folder') -> dict[str, 'Label']:
 
 
 def _failed(error: Exception) -> str:
-  """Prints the line of an error in a request and returns it."""
   if run.FLAGS.debug:
     traceback.print_exception(error)
   line = run.explain(error).line()

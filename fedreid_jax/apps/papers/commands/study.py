@@ -66,7 +66,6 @@ def _chosen() -> list[Claim]:
 
 
 def _print_list(chosen: list[Claim]) -> None:
-  """Prints claims and the number of their runs."""
   from fedreid_jax.apps.papers import cells, study
 
   for claim in chosen:

@@ -56,7 +56,6 @@ _BASELINE = flags.DEFINE_string(
 
 
 def _sweep() -> grid.Sweep:
-  """Returns the sweep of a file or of flags, changed by the other flags."""
   ways = (run.FLAGS.config, _RECIPES.value, _SWEEP.value)
   if sum(map(bool, ways)) != 1 or (run.FLAGS.config and _ARG.value):
     raise errors.ConfigError(

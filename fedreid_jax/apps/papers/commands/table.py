@@ -65,7 +65,7 @@ def _title(table: declare.Table) -> str:
 
 
 def _cells(table: declare.Table, folder: Path) -> list[Any]:
-  """Returns a cell per run; `start_from` becomes the folder of a run."""
+  """A cell per run; `start_from` becomes the folder of a run."""
   from fedreid_jax.apps.papers.cells import make_cell
 
   root = [f'data.root={_ROOT.value!r}'] if _ROOT.value else []

@@ -34,10 +34,8 @@ class Row:
 
   Attributes:
     label: name in the paper; rows with the same label have different targets.
-    recipe: `FILE[:key=value,...]`; the pairs are applied after the preset.
     changes: KEY=VALUE pairs by preset ('smoke' defaults to 'synthetic'); the
       pairs of `ALL` apply to every preset.
-    published: percentages by target and metric.
     model: 'global', 'cluster', or 'local' for the model of the target's client.
     each: changes of each run of the row, by preset; by default one run.
     starts_from: label of an earlier row; a run starts from the finished run of
@@ -45,8 +43,9 @@ class Row:
   """
 
   label: str
-  recipe: str
+  recipe: str  # `FILE[:key=value,...]`, after the preset
   changes: Changes = dataclasses.field(default_factory=dict)
+  # Percentages by target and metric.
   published: Scores = dataclasses.field(default_factory=dict)
   model: str = 'global'
   each: Mapping[str, Sequence[Sequence[str]]] = dataclasses.field(
@@ -60,41 +59,35 @@ class Table:
   """A table of a paper, or the data of a figure.
 
   Attributes:
-    id: identifier, for example 'l2rw/table1'.
-    title: subject of the comparison.
-    rows: rows in the paper's order.
-    setting: changes of every row, applied before `Row.changes`.
     kind: round of the published result of a global model: 'last', 'best' or
       'best_three'. The result of the last round is always shown as well.
-    baseline: label with which the others are compared, '' for none.
     presets: presets of the recipes by preset of the table, if names differ.
-    note: facts that a reader needs for the comparison.
   """
 
-  id: str
-  title: str
-  rows: Sequence[Row]
+  id: str  # for example 'l2rw/table1'
+  title: str  # subject of the comparison
+  rows: Sequence[Row]  # in the paper's order
+  # Changes of every row, applied before `Row.changes`.
   setting: Changes = dataclasses.field(default_factory=dict)
   kind: str = 'last'
-  baseline: str = ''
+  baseline: str = ''  # label to compare with, '' for none
   presets: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  note: str = ''
+  note: str = ''  # facts that a reader needs for the comparison
 
 
 class Arm(NamedTuple):
   """One side of a claim.
 
   Attributes:
-    recipe: `NAME:PRESET[,key=value...]`.
-    models: models that are tested: 'global'; 'client', the mean over the
-      models of the clients; 'best_client', the client's model with the highest
-      mean over all targets of a seed, which favours this arm; 'concat', the
-      clients' features in a row; 'average', the mean of their parameters.
+    models: 'global'; 'client', the mean over the models of the clients;
+      'best_client', the client's model with the highest mean over all targets
+      of a seed, which favours this arm; 'concat', the clients' features in a
+      row; 'average', the mean of their parameters.
     start: recipe of the run from whose models the runs of this arm start, with
       the same route and seed; empty for runs that start like all others.
   """
 
-  recipe: str
+  recipe: str  # `NAME:PRESET[,key=value...]`
   models: Models = 'global'
   start: str = ''
 
@@ -111,34 +104,25 @@ class Claim:
   """A statement of a paper about two methods.
 
   Attributes:
-    name: name on the command line and in files.
-    source: paper and table.
-    text: the statement.
-    published: the numbers of the paper.
-    arm: the method that the statement is about.
-    base: the method that it is compared with.
-    routes: training domains and targets on which it is tried.
     claimed: 'greater', or 'equal' for methods that are near each other.
     margin: in mAP, the smallest gain that matters, or the largest difference
       between methods that are near each other.
-    first: whether it is a main claim, which `--first` selects.
     minus: targets whose effect is subtracted from the effect on the others, for
       a claim about the difference.
-    seeds: largest number of seeds with which it is tried.
   """
 
-  name: str
-  source: str
+  name: str  # on the command line and in files
+  source: str  # paper and table
   text: str
-  published: str
-  arm: Arm
-  base: Arm
-  routes: Sequence[Route]
+  published: str  # the numbers of the paper
+  arm: Arm  # method that the statement is about
+  base: Arm  # method that it is compared with
+  routes: Sequence[Route]  # training domains and targets of its trials
   claimed: Literal['greater', 'equal'] = 'greater'
   margin: float = 1.0
-  first: bool = False
+  first: bool = False  # a main claim, which `--first` selects
   minus: tuple[str, ...] = ()
-  seeds: int = 5
+  seeds: int = 5  # largest number of seeds of its trials
 
 
 SideClaim = functools.partial(Claim, seeds=SIDE_SEEDS)
@@ -146,7 +130,7 @@ NearClaim = functools.partial(SideClaim, claimed='equal', margin=3.0)
 
 
 def route(sources: str, targets: str, *more: str) -> Route:
-  """Returns a route; names of domains are separated by spaces."""
+  """A route; names of domains are separated by spaces."""
   changes = (
     f'data.sources={tuple(sources.split())!r}',
     f'data.targets={tuple(targets.split())!r}',
@@ -163,7 +147,7 @@ ROUTES = (
 
 
 def chosen(table: Table, only: str) -> list[Row]:
-  """Returns the rows with a label, or else those whose labels contain it.
+  """The rows with a label, or else those whose labels contain it.
 
   The result includes the baseline and the rows from which others start.
 
@@ -187,7 +171,7 @@ def chosen(table: Table, only: str) -> list[Row]:
 def runs(
   row: Row, table: Table, preset: str, more: Sequence[str] = ()
 ) -> list[Any]:
-  """Returns the validated configurations of a row, without their seeds.
+  """The validated configurations of a row, without their seeds.
 
   If the row starts from another one, `start_from` is the label of that row.
   KEY=VALUE pairs in `more` are applied last.
@@ -231,7 +215,6 @@ def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
 
 
 def _kind(row: Row, table: Table) -> str:
-  """Returns the kind of a row's published result."""
   # Where a table shows selected rounds, a client's model has its best round.
   if row.model == 'local' and table.kind != 'last':
     return 'best'
@@ -247,10 +230,7 @@ def _is_of(row: Row, line: Line) -> bool:
 def read(text: str, columns: Sequence[str]) -> dict[str, dict[str, float]]:
   """Reads the numbers of a printed table, by name of the line and column.
 
-  Args:
-    text: lines of a name, which may contain blanks, and numbers; '-' is a
-      missing number.
-    columns: names of the numbers.
+  Names of lines may contain blanks, and '-' is a missing number.
   """
   table = {}
   for line in text.strip().splitlines():
@@ -265,16 +245,14 @@ def read(text: str, columns: Sequence[str]) -> dict[str, dict[str, float]]:
 
 
 def of_sweep(sweep: grid.Sweep, changes: Changes | None = None) -> list[Row]:
-  """Returns the rows of a figure that shows a sweep.
-
-  The changes by preset are applied before the fields of the sweep.
-  """
+  """The rows of a figure that shows a sweep."""
   rows = []
   for recipe, facts in itertools.product(
     sweep.recipes, list(grid.points(sweep.grid))
   ):
     pairs = [f'{key}={value}' for key, value in facts.items()]
     label = ' '.join(filter(None, (recipe.partition(':')[2], *pairs)))
+    # The changes by preset are applied before the fields of the sweep.
     all_ = (*(changes or {}).get(ALL, ()), *pairs)
     rows.append(Row(label, recipe, {**(changes or {}), ALL: all_}))
   return rows

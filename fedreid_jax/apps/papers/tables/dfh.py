@@ -117,7 +117,7 @@ TABLE5 = """
 
 
 def _moved(route: str) -> dict[str, tuple[str, ...]]:
-  """Returns the changes for 'SOURCE+SOURCE -> TARGET'."""
+  """The changes for 'SOURCE+SOURCE -> TARGET'."""
   sources, _, target = route.partition(' -> ')
   return {
     preset: (
@@ -136,13 +136,8 @@ def _row(label: str, method: tuple[str, ...], route: str, scores) -> Row:
 
 
 def _rows(text: str, *routes: str, named: bool = False) -> list[Row]:
-  """Returns one row per method and route.
-
-  Args:
-    text: numbers of `METRICS` for every route, by method.
-    *routes: as for `_moved`.
-    named: whether labels contain the route, for routes with the same target.
-  """
+  """A row per method and route, from the numbers of `METRICS` per route."""
+  # Labels that are `named` contain the route, for routes with the same target.
   columns = [f'{route}{metric}' for route in routes for metric in METRICS]
   return [
     _row(
@@ -157,7 +152,7 @@ def _rows(text: str, *routes: str, named: bool = False) -> list[Row]:
 
 
 def _leaning(route: str, text: str) -> list[Row]:
-  """Returns the rows of a route in table 4; 'none' has equal parameters."""
+  """The rows of a route in table 4; 'none' has equal parameters."""
   # One number per client, in the order of the clients.
   sources = sorted(route.partition(' ->')[0].split('+'))
   return [

@@ -125,7 +125,6 @@ def _row(
   model: str = 'global',
   starts_from: str = '',
 ) -> Row:
-  """Returns a row of re-identification; `pairs` apply to every preset."""
   recipe = RECIPES.get(label, RECIPES.get(label.partition(' ')[0]))
   changes = _changes(clients, targets)
   if recipe:
@@ -150,7 +149,7 @@ def _rank1(text: str, targets: Domains) -> dict[str, Scores]:
 
 
 def _formulations() -> list[Row]:
-  """Returns the rows of table 2: image classification and re-identification."""
+  """Table 2: image classification and re-identification."""
   rows = []
   for label, scores in read(TABLE2, ('cifar10', *TWO)).items():
     method, _, share = label.rstrip(')').partition(' (S=')
@@ -166,7 +165,7 @@ def _formulations() -> list[Row]:
 
 
 def _own_data_sets() -> list[Row]:
-  """Returns the rows of table 6: tests on the clients' data sets."""
+  """Table 6: tests on the clients' data sets."""
   rows = []
   for label, scores in read(TABLE6, COLUMNS6).items():
     published: dict[str, dict[str, float]] = {}
@@ -266,7 +265,7 @@ OWN = (
 
 
 def _alone(models: Models) -> Arm:
-  """Returns an arm of clients that train alone, or an ensemble of them."""
+  """An arm of clients that train alone, or an ensemble of them."""
   # All ensembles are fields of one recipe, so that these arms share their runs.
   ensembles = 'evaluation.ensemble=("concat","average")'
   return Arm(f'standalone:trial,{MAPPING},{ensembles}', models)

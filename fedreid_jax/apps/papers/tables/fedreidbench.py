@@ -49,7 +49,7 @@ SMOKE = tuple(
 
 
 def nine(id: str, title: str, rows: Sequence[Row], **more: Any) -> Table:
-  """Returns a table of the nine clients; `more` are fields of `Table`."""
+  """A table of the nine clients; `more` are fields of `Table`."""
   more = {'kind': 'best_three', 'presets': PRESETS} | more
   return Table(id, title, rows, {'smoke': SMOKE}, **more)
 
@@ -57,14 +57,14 @@ def nine(id: str, title: str, rows: Sequence[Row], **more: Any) -> Table:
 def row(
   label: str, recipe: str, published: Scores | None = None, *pairs: str, **more
 ) -> Row:
-  """Returns a row; `pairs` are changes, `more` fields of `Row`."""
+  """A row; `pairs` are changes, `more` fields of `Row`."""
   return Row(
     label, f'configs/{recipe}.py', {ALL: pairs}, published or {}, **more
   )
 
 
 def standalone(published: Scores) -> Row:
-  """Returns the row of clients that train alone."""
+  """The row of clients that train alone."""
   return row('Standalone', 'standalone', published, model='local')
 
 
@@ -74,12 +74,7 @@ KD_CONTROL = row('KD, rate 0', 'fedpav_kd', None, 'kd.lr=0.0')
 
 
 def one_set(id: str, scored: Mapping[str, Scores]) -> Table:
-  """Returns the table of one data set, split over clients or centralised.
-
-  Args:
-    id: identifier of the table.
-    scored: published numbers by target, client split and metric.
-  """
+  """A table of one data set, from scores by target, client split and metric."""
   # With as many cameras as the data set, and so as many clients by camera.
   stand_in = {'market1501': 'station:cameras=6', 'cuhk03-np': 'mall:cameras=2'}
   rows = []

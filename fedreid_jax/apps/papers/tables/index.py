@@ -23,5 +23,5 @@ CLAIMS = {
 
 
 def entries() -> list[str]:
-  """Returns a line with the name and the title of every table."""
+  """A line with the name and the title of every table."""
   return [f'{table.id:<28} {table.title}' for table in TABLES.values()]

@@ -177,13 +177,13 @@ OWN = 'data.allow_overlap=True'
 
 
 def _recipe(label: str) -> str:
-  """Returns the recipe of a row of table 1, 'SERVER' or 'SERVER+LOCAL'."""
+  """The recipe of a row of table 1, 'SERVER' or 'SERVER+LOCAL'."""
   server, _, local = label.lower().partition('+')
   return f'dppt.py:server={server},local={local or "base"}'
 
 
 def _by_camera(label: str, data: str, scores, recipe: str) -> Row:
-  """Returns a row of camera independence (CI): each camera is a client."""
+  """A row of camera independence (CI): each camera is a client."""
   paper, synthetic = DATA[data]
   file, *pairs = recipe.split()
   # Each split of RegDB has other training persons, and so another model.
@@ -202,7 +202,7 @@ def _domains(sources: Sequence[str], *targets: str) -> tuple[str, ...]:
 
 
 def _by_entity(label: str, route: str, scores) -> Row:
-  """Returns a row of shared (ES) or independent (EI) entities."""
+  """A row of shared (ES) or independent (EI) entities."""
   sources, _, target = route.partition(' -> ')
   paper, synthetic = zip(*(DATA[s] for s in sources.split('+')), strict=True)
   recipe, *pairs = RECIPES[label].split()
@@ -221,7 +221,6 @@ def _by_entity(label: str, route: str, scores) -> Row:
 
 
 def _table1(data: str) -> list[Row]:
-  """Returns the rows of a data set in table 1."""
   rows = []
   for label, scores in read(TABLE1[data], METRICS).items():
     rows.append(_by_camera(label, data, scores, _recipe(label)))
