@@ -32,8 +32,7 @@ def client_data(
     labels: identities from 0, `[M]`.
     cameras: camera numbers `[M]`, by default 0.
     modalities: 0 visible, 1 infrared, `[M]`, by default 0.
-    num_identities: number of classes `C`, by default the largest label plus
-      one.
+    num_identities: number of classes `C`, by default the largest label + 1.
 
   Raises:
     DataError: for arrays that do not belong together, or labels from C up.
@@ -81,7 +80,6 @@ def federation(
   """Makes a federation of clients, without targets.
 
   Args:
-    clients: clients with unique names and images of one shape.
     public: images that the server may use, uint8 `[M, H, W, ch]`.
     mean: mean of each channel, of values in 0..1, by default 0.5.
     std: standard deviation of each channel, by default 0.25.

@@ -63,20 +63,6 @@ class Colours(NamedTuple):
 
 
 def _colour_changes(config: Any, channels: int) -> Colours:
-  """Builds the colour changes of a configuration.
-
-  Args:
-    config: fields `grey` (probability of luminance before normalisation),
-      `channel` (probability of an exchange of channels), `channel_kinds` (its
-      kind, of `KINDS`), `infrared` (the treatment of infrared images, of
-      `INFRARED`), `copies` (the kind of exchange for every image in the second
-      third of a batch, the copies of the sampler 'pk_caj'; '' if there are
-      none).
-    channels: number of channels of the images.
-
-  Raises:
-    ConfigError: for images without RGB channels.
-  """
   # Changes that are off are left out when the step is traced, and cost nothing.
   grey, copies = config['grey'], config['copies']
   laws = _laws(config)
@@ -91,6 +77,7 @@ def _colour_changes(config: Any, channels: int) -> Colours:
   def groups(size, modalities):
     if modalities is None:
       modalities = jnp.full(size, VISIBLE, jnp.int32)
+    # The sampler 'pk_caj' puts its copies in the second third of a batch.
     copied = bool(copies) & (jnp.arange(size) * 3 // size == 1)
     return jnp.where(copied, COPY, modalities)
 
@@ -116,7 +103,7 @@ def _colour_changes(config: Any, channels: int) -> Colours:
 
 
 def _laws(config) -> np.ndarray:
-  """Returns the law of visible images, infrared ones and copies, `[3, 5]`."""
+  """Law of visible images, of infrared images and of copies, `[3, 5]`."""
   visible = law(config['channel_kinds'], config['channel'])
   share = INFRARED[config['infrared']]
   infrared = visible if share is None else law('adapt', share)
@@ -125,12 +112,7 @@ def _laws(config) -> np.ndarray:
 
 
 def law(kind: str, probability: float) -> tuple[float, ...]:
-  """Returns the probabilities of the five outcomes, unchanged first.
-
-  Args:
-    kind: one of `KINDS`.
-    probability: that the image changes.
-  """
+  """Probabilities of the five outcomes of one of `KINDS`, unchanged first."""
   shares = KINDS[kind]
   rest = (probability * share / sum(shares) for share in shares)
   return 1.0 - probability, *rest
@@ -139,10 +121,7 @@ def law(kind: str, probability: float) -> tuple[float, ...]:
 def exchange(
   key: Key[Array, ''], image: Float[Array, 'H W 3'], chances: Float[Array, ' 5']
 ) -> Float[Array, 'H W 3']:
-  """Draws one of the five outcomes of a law for a normalised image.
-
-  A copied channel keeps its mean and deviation.
-  """
+  """Draws one of the five outcomes of a law for a normalised image."""
   return _mixed(
     image, jnp.asarray(_MIXES)[jax.random.choice(key, 5, p=chances)]
   )
@@ -164,12 +143,7 @@ def _mixed(
 def rotate_hue(
   image: Float[Array, 'H W 3'], turn: Number
 ) -> Float[Array, 'H W 3']:
-  """Rotates the hue of an image and keeps saturation and value.
-
-  Args:
-    image: non-negative, of any scale.
-    turn: fraction of the full circle of hues.
-  """
+  """Rotates the hue of an image >= 0 by `turn`, a fraction of the circle."""
   red, green, blue = (image[..., k] for k in range(3))
   value, lowest = image.max(axis=-1), image.min(axis=-1)
   chroma = value - lowest
@@ -212,15 +186,7 @@ class Transforms(NamedTuple):
 def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
   """Builds both transforms from `config.augment`.
 
-  Args:
-    config: fields `enlarge` (probability of a random crop of the image enlarged
-      by an eighth), `pad` (pixels of zeros on every side before a random crop
-      back to size), `flip` (probability), `erase` (probability), `erase_fill`
-      (one value per channel, () for zeros), `erase_area` (smallest and largest
-      fraction of the image), `erase_tries` (rectangles drawn until one fits),
-      and the fields of `colour.make`.
-    mean: per channel, of values in 0..1.
-    std: per channel.
+  `mean` and `std` are per channel, of values in 0..1.
 
   Raises:
     ConfigError: for colour changes of images without RGB channels.

@@ -29,17 +29,13 @@ Advance = Callable[[int], None]
 
 
 def cache_dir() -> Path:
-  """Returns the user's cache directory for this package."""
+  """Folder of this package in the user's cache."""
   base = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
   return Path(base) / 'fedreid_jax'
 
 
 def stat(root: Path, files: Sequence[str]) -> list[tuple[int, int]]:
-  """Returns the size in bytes and modification time in ns of every file.
-
-  Raises:
-    DataError: for a missing file.
-  """
+  """Size in bytes and modification time in ns; DataError for a missing file."""
   try:
     stats = [os.stat(root / name) for name in files]
   except OSError as error:
@@ -54,8 +50,7 @@ def build(
 ) -> tuple[UInt8[np.ndarray, 'M H W ch'], dict[str, Any], str]:
   """Decodes files below a root, or opens their array in the user's cache.
 
-  Returns:
-    (memory-mapped images, manifest of `ensure`, digest).
+  The result is (memory-mapped images, manifest of `ensure`, digest).
 
   Raises:
     DataError: naming the files that cannot be decoded.
@@ -83,11 +78,9 @@ def ensure(
   of images that are left out.
 
   Args:
-    folder: where `images.npy` and `manifest.json` are, or will be.
-    names: those of the images, for the manifest and messages.
-    read: returns the file or array of the image at a position; called from
-      threads.
-    decoder: size and rules.
+    folder: folder of `images.npy` and `manifest.json`.
+    names: names of the images, for the manifest and messages.
+    read: gives the file or array at a position; called from threads.
     where: source of the images, for messages.
     advance: called with the number of further images that are done.
 
@@ -154,12 +147,11 @@ def _open(
 
 
 def exclusive(folder: Path) -> filelock.BaseFileLock:
-  """Returns a lock for one process or thread, released when a process ends."""
+  """Lock for one process or thread, released when a process ends."""
   return filelock.FileLock(folder.with_name(folder.name + '.lock'))
 
 
 def _write(folder, names, read, decoder, where, advance) -> None:
-  """Decodes all images into a new folder."""
   # The folder is renamed when it is complete, so that no reader sees a part of
   # the images. An interrupted run can leave this folder behind.
   part = folder.with_name(folder.name + '.part')

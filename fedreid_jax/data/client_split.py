@@ -7,8 +7,7 @@ of federated re-identification differ in two points: the partition of the images
 images) and the label space (the identities of the client, of its domain, or of
 all domains).
 
-A partition is a function `(domain, options) -> images of each client`. Random
-partitions depend only on the seed, the name of the domain and the other
+Random partitions depend only on the seed, the name of the domain and the other
 options. Every image belongs to at most one client.
 """
 
@@ -27,14 +26,13 @@ class Options(NamedTuple):
   """Parameters of a partition.
 
   Attributes:
-    num_clients: `N` of 'iid' and 'dirichlet'.
     concentration: parameter of the Dirichlet distribution. Above 10 every class
       is divided almost evenly among the clients; below 0.1 almost all images
       of a class belong to one client.
   """
 
   seed: int
-  num_clients: int
+  num_clients: int  # `N` of 'iid' and 'dirichlet'
   concentration: float
 
 
@@ -61,11 +59,8 @@ def by_camera(domain: Images, options: Options) -> list[Images]:
 def by_identity(domain: Images, options: Options) -> list[Images]:
   """Assigns equal numbers of random identities to as many clients as cameras.
 
-  If the number of identities is not a multiple of the number of clients, the
-  remaining identities are not used.
-
-  Raises:
-    DataError: when there are fewer identities than cameras.
+  Identities that remain after the division are not used. A DataError is raised
+  for fewer identities than cameras.
   """
   people = np.unique(domain.identities)
   clients = len(np.unique(domain.cameras))
@@ -90,8 +85,7 @@ def by_identity(domain: Images, options: Options) -> list[Images]:
 def iid(domain: Images, options: Options) -> list[Images]:
   """Assigns images at random; the clients' sizes differ by at most one image.
 
-  Raises:
-    DataError: when there are fewer images than clients.
+  A DataError is raised for fewer images than clients.
   """
   _check_enough(domain, options)
   order = _generator(domain, options).permutation(len(domain.identities))
@@ -130,7 +124,6 @@ def _generator(domain: Images, options: Options) -> np.random.Generator:
 
 
 def _parts(domain: Images, rows) -> list[Images]:
-  """Returns the images of each client, in the order of the domain."""
   return [
     domain.take(np.sort(own))._replace(name=f'{domain.name}.part{k}')
     for k, own in enumerate(rows)
@@ -201,17 +194,11 @@ def make_clients(
   'entity_shared', of the identities of its domain for 'camera_independent',
   'iid' and 'dirichlet', and of the identities of the client for other splits.
 
-  Args:
-    domains: training domains; identities are unique within each.
-    split: one of `CLIENT_SPLITS`.
-    seed: of random partitions.
-    labels: '' for the label space above. A shared classifier needs another
-      label space if each client numbers only the identities that it has:
-      'concat' numbers the identities of one client after the identities of
-      another, 'max' has as many labels as the largest client, so that
-      identities of different clients share labels, and 'global' numbers the
-      identities of all domains.
-    num_clients: as in `Options`; so is `concentration`.
+  A shared classifier needs another label space if each client numbers only the
+  identities that it has: with `labels='concat'` the identities of one client
+  follow the identities of another, 'max' has as many labels as the largest
+  client, so that identities of different clients share labels, and 'global'
+  numbers the identities of all domains.
 
   Raises:
     DataError: if a domain has no images or too few, if names of clients are not
@@ -271,12 +258,10 @@ def _one_space(
 
 
 def label_spaces(sizes: Sequence[int], labels: Labels) -> list[tuple[int, int]]:
-  """Returns (first label, columns of the classifier) of each client.
+  """First label and classifier columns of clients with `sizes` identities.
 
-  Args:
-    sizes: number of identities of each client.
-    labels: 'concat' or 'max' for a shared classifier, see `make_clients`; for
-      other values each client numbers its identities from 0.
+  With `labels` other than 'concat' and 'max', each client numbers its
+  identities from 0, see `make_clients`.
   """
   if labels == 'concat':
     first = np.cumsum([0, *sizes[:-1]])
@@ -300,7 +285,6 @@ def _client(part: Images, columns: int) -> ClientData:
 
 
 def _merged(clients: Sequence[ClientData]) -> ClientData:
-  """Merges clients of one label space."""
   # Cameras of different domains have the same numbers and are not the same.
   stride = 1 + max(int(c.cameras.max()) for c in clients)
   return ClientData(

@@ -36,27 +36,23 @@ class Decoder(NamedTuple):
   """Settings of the decoder.
 
   Attributes:
-    height: H, pixels; so is `width`.
-    channels: 3 for RGB, 1 for grey.
-    invert: whether to turn dark strokes on white into light ones on black.
     on_bad_image: 'error', or 'skip' to leave out files that cannot be read.
-    max_pixels: largest height times width of a file that is decoded.
     fast: whether a JPEG file of at least twice the size is decoded at a half, a
       quarter or an eighth of its size; this changes the pixels a little.
   """
 
-  height: int
-  width: int
-  channels: int = 3
-  invert: bool = False
+  height: int  # pixels
+  width: int  # pixels
+  channels: int = 3  # 3 for RGB, 1 for grey
+  invert: bool = False  # dark strokes on white become light on black
   on_bad_image: str = 'error'
   resample: str = 'bicubic'
-  max_pixels: int = MAX_PIXELS
+  max_pixels: int = MAX_PIXELS  # largest height times width of a file
   fast: bool = False
 
 
 def of(config) -> Decoder:
-  """Returns the decoder that `config.data` describes."""
+  """Decoder that `config.data` describes."""
   return Decoder(
     config.height,
     config.width,
@@ -80,12 +76,8 @@ def decode(
 
   The format is detected from the content; orientation tags are applied; grey,
   palette, CMYK and transparent images become RGB; the first frame is used.
-
-  Args:
-    data: the file or array.
-    decoder: size and rules.
-    part: left, top, right and bottom of the part to use, fractions of the width
-      and the height after orientation tags are applied.
+  `part` has left, top, right and bottom of the part to use, fractions of the
+  width and the height after orientation tags are applied.
 
   Raises:
     ValueError: with the reason why the image cannot be used.
@@ -111,11 +103,7 @@ def decode(
 
 
 def cut(image: Image.Image, part: Part) -> Image.Image:
-  """Cuts a part out of an image, with borders rounded to pixels.
-
-  Raises:
-    ValueError: for a part with less than two pixels a side.
-  """
+  """Cuts a part, with borders rounded; ValueError below two pixels a side."""
   if part == WHOLE:
     return image
   sizes = image.width, image.height, image.width, image.height
@@ -128,11 +116,7 @@ def cut(image: Image.Image, part: Part) -> Image.Image:
 def open_image(
   source: bytes | Pixels | Path, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
-  """Opens an image whose header allows it to be decoded.
-
-  Args:
-    source: bytes of a file, path of a file, or pixels.
-    max_pixels: largest height times width.
+  """Opens an image whose header announces at most `max_pixels`.
 
   Raises:
     ValueError: for an image that is too large, too small or not of 8 bits.
@@ -177,7 +161,7 @@ def _check_header(image: Image.Image, max_pixels: int) -> None:
 
 
 def content_hash(data: bytes | Pixels) -> str:
-  """Returns the SHA-256 of a file's bytes or an array's values."""
+  """SHA-256 of a file's bytes or an array's values."""
   content = data if isinstance(data, bytes) else data.tobytes()
   return hashlib.sha256(content).hexdigest()
 
@@ -216,17 +200,8 @@ def read(
   """Yields positions and pixels of image files, `batch` files at a time.
 
   Threads decode the next batch while the caller uses this one, so two batches
-  are in memory.
-
-  Args:
-    paths: files.
-    decoder: size and rules.
-    batch: number of files of a batch.
-    skip: called with the position of a file that cannot be read, and with the
-      reason; the file is left out of its batch.
-
-  Yields:
-    (positions in `paths`, pixels) of the files of a batch that can be read.
+  are in memory. `skip` is called with the position of a file that cannot be
+  read, and with the reason; the file is left out of its batch.
 
   Raises:
     DataError: naming a file that cannot be read, if there is no `skip`.
@@ -286,13 +261,10 @@ _TIFF_PARTS = ((273, 279), (324, 325))
 
 
 def doubt(path: Path) -> str:
-  """Returns why a file may be no complete image of its format, or ''.
+  """Reason why a file may be no complete image of its format, or ''.
 
-  Only the header and the end are read; no pixel is decoded.
-
-  Raises:
-    OSError: when it cannot be read.
-    ValueError: when it is empty.
+  Only the header and the end are read; no pixel is decoded. An unreadable file
+  raises an OSError, and an empty one a ValueError.
   """
   with open(path, 'rb') as file:
     head = file.read(16)
@@ -316,7 +288,7 @@ def doubt(path: Path) -> str:
 
 
 def _announced(start: bytes, head: bytes, path: Path) -> int:
-  """Returns the number of bytes of a complete file, 0 if it is not written."""
+  """Number of bytes of a complete file, 0 if it is not written."""
   if start == b'BM':
     return int.from_bytes(head[2:6], 'little')
   if start == b'RIFF':

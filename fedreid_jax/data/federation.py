@@ -12,22 +12,16 @@ from fedreid_jax.evaluation import protocols
 
 
 class Images(NamedTuple):
-  """Images of one domain.
-
-  Attributes:
-    images: returns the pixels, possibly memory-mapped.
-    identities: person of each image, unique within the domain only.
-    modalities: 0 visible, 1 infrared.
-  """
+  """Images of one domain; the pixels may be memory-mapped."""
 
   name: str
   images: Callable[[], UInt8[np.ndarray, 'M H W ch']]
-  identities: Int32[np.ndarray, ' M']
+  identities: Int32[np.ndarray, ' M']  # unique within the domain only
   cameras: Int32[np.ndarray, ' M']
-  modalities: Int32[np.ndarray, ' M']
+  modalities: Int32[np.ndarray, ' M']  # 0 visible, 1 infrared
 
   def take(self, rows: Int[np.ndarray, ' rows']) -> 'Images':
-    """Returns the images at some rows, whose pixels are read when needed."""
+    """Images at some rows, whose pixels are read when needed."""
     return Images(
       self.name,
       # A domain may be rendered or opened at the first call only.
@@ -46,24 +40,15 @@ class Trial(NamedTuple):
 
 
 class Target(NamedTuple):
-  """A domain to test on; the mean over its trials is reported.
-
-  Attributes:
-    images: those of all trials.
-    trials: one, or as many as the protocol draws.
-    protocol: name of the test protocol, '' if the configuration chooses it.
-    direction: 'all', or the modalities of query and gallery.
-    splits: the random draws of the trials, stored with the results.
-    query: rule that chose the queries, for users; '' if the data set fixes it.
-  """
+  """A domain to test on; the mean over its trials is reported."""
 
   name: str
-  images: Images
-  trials: tuple[Trial, ...]
-  protocol: str = ''
-  direction: str = 'all'
-  splits: Any = None
-  query: str = ''
+  images: Images  # of all trials
+  trials: tuple[Trial, ...]  # one, or as many as the protocol draws
+  protocol: str = ''  # '' if the configuration chooses it
+  direction: str = 'all'  # 'all', or modalities of both sides
+  splits: Any = None  # random draws, stored with the results
+  query: str = ''  # rule for users, '' if the data fixes it
 
   @property
   def task(self) -> str:
@@ -73,44 +58,26 @@ class Target(NamedTuple):
 
 
 class Source(NamedTuple):
-  """Domains of a source of images.
+  """Domains of a source of images."""
 
-  Attributes:
-    domains: training domains.
-    digest: hash of the inputs of the images.
-    notices: warnings about this combination of domains.
-    sources: training domains as `data.sources` would list them, if the source
-      has chosen them.
-  """
-
-  domains: tuple[Images, ...]
+  domains: tuple[Images, ...]  # for training
   targets: tuple[Target, ...]
-  digest: str
+  digest: str  # hash of the inputs of the images
   public: Images | None = None
-  notices: tuple[str, ...] = ()
-  sources: tuple[str, ...] = ()
+  notices: tuple[str, ...] = ()  # about this combination of domains
+  sources: tuple[str, ...] = ()  # `data.sources` if the source chose them
 
 
 class Federation(NamedTuple):
-  """The clients, tests and public images of a run.
+  """The clients, tests and public images of a run, see also `Source`."""
 
-  Attributes:
-    clients: sorted by name, the canonical order.
-    targets: tests on domains that no client has.
-    image_shape: `(H, W, ch)`.
-    mean: per channel, of values in 0..1; so is `std`.
-    public: their identities are not used.
-
-  The other fields are those of `Source`.
-  """
-
-  clients: tuple[ClientData, ...]
-  targets: tuple[Target, ...]
-  image_shape: tuple[int, int, int]
-  mean: tuple[float, ...]
-  std: tuple[float, ...]
+  clients: tuple[ClientData, ...]  # sorted by name, the canonical order
+  targets: tuple[Target, ...]  # tests on domains that no client has
+  image_shape: tuple[int, int, int]  # `(H, W, ch)`
+  mean: tuple[float, ...]  # per channel, of values in 0..1
+  std: tuple[float, ...]  # per channel, of values in 0..1
   digest: str
-  public: Images | None = None
+  public: Images | None = None  # their identities are not used
   notices: tuple[str, ...] = ()
   sources: tuple[str, ...] = ()
 
@@ -118,15 +85,9 @@ class Federation(NamedTuple):
 def split_target(
   domain: Images, query: Bool[np.ndarray, ' M'], protocol: str = ''
 ) -> Target:
-  """Makes a retrieval test of a domain.
+  """Makes a retrieval test of the images `query` against all others.
 
-  Args:
-    domain: images of both sides.
-    query: mask of the queries; all other images are the gallery.
-    protocol: as in `Target`.
-
-  Raises:
-    DataError: when one side has no image.
+  A DataError is raised when one side has no image.
   """
   if not query.any() or query.all():
     side = 'gallery' if query.any() else 'query'
@@ -138,11 +99,7 @@ def split_target(
 
 
 def check_disjoint(sources: Sequence[str], targets: Sequence[str]) -> None:
-  """Refuses to test on a training domain.
-
-  Raises:
-    DataError: naming the domains.
-  """
+  """Raises DataError for domains that are trained on and tested on."""
   both = sorted(set(sources) & set(targets))
   if both:
     raise errors.DataError(
@@ -157,12 +114,8 @@ def check_no_copies(
 ) -> None:
   """Refuses test files that are copies of training files under any name.
 
-  Args:
-    sources: SHA-256 of the training files, by domain.
-    targets: SHA-256 of the test files, by domain.
-
-  Raises:
-    DataError: with the number of common files of every two domains.
+  Files are given by SHA-256, by domain. The DataError has the number of common
+  files of every two domains.
   """
   known = {name: set(files) for name, files in sources.items()}
   copies = []
@@ -183,11 +136,7 @@ def check_no_copies(
 
 
 def check_public(public: str, others: Sequence[str]) -> None:
-  """Refuses a public set, '' for none, that is a training or test domain.
-
-  Raises:
-    DataError: naming the domain.
-  """
+  """Raises DataError if the public set, '' for none, is also another domain."""
   if public and public in others:
     raise errors.DataError(
       f'the public set {public!r} is trained on or tested on',
@@ -201,9 +150,8 @@ def class_target(
 ) -> Target:
   """Makes a classification test of classes numbered as the clients do.
 
-  Args:
-    images: test images.
-    learned: identities of the training images, in any order, repeated or not.
+  `learned` has the identities of the training images, in any order, repeated
+  or not.
 
   Raises:
     DataError: without test images, or for a class without training images.
@@ -235,8 +183,7 @@ def check_classes(source: Source, clients: Sequence[ClientData]) -> None:
   """Refuses clients that do not number the classes as the targets do.
 
   Raises:
-    ConfigError: for a domain other than the tested one, or a client split in
-      which each client numbers only the identities that it has.
+    ConfigError: for an untested domain, or a label space for each client.
   """
   learned = [domain.name for domain in source.domains]
   tested = {target.name for target in source.targets}

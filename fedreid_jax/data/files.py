@@ -17,15 +17,7 @@ Bad = list[tuple[str, str]]  # names, and why they cannot be used
 
 
 def check_root(root: str | os.PathLike, where: str = 'data.root') -> Path:
-  """Returns the root as an absolute path that exists and is a folder.
-
-  Args:
-    root: the folder; `~` is expanded.
-    where: the field or flag that holds it, for messages.
-
-  Raises:
-    DataError: when it is missing, an archive or a file, or cannot be opened.
-  """
+  """Absolute path of a folder, `~` expanded; DataError if it is unusable."""
   if not str(root):
     raise errors.DataError('no folder given', where, f'set {where}')
   # RuntimeError is for a user without a home, OSError for a folder above that
@@ -50,13 +42,9 @@ def check_root(root: str | os.PathLike, where: str = 'data.root') -> Path:
 
 
 def list_files(root: Path, below: str = '') -> list[str]:
-  """Returns all files below a folder, relative to the root, sorted.
+  """Lists all files in `below`, relative to the root, sorted.
 
   Hidden files and files that file managers create are ignored.
-
-  Args:
-    root: the folder that names are relative to.
-    below: folder under it to list, with '/'.
 
   Raises:
     DataError: for a folder that cannot be read, a link that leads out of the
@@ -72,20 +60,15 @@ def list_files(root: Path, below: str = '') -> list[str]:
 
 
 def list_images(root: Path, bad: Bad | None = None) -> list[str]:
-  """Returns the image files below a folder, relative to the root, sorted.
+  """Lists the image files below a folder, relative to the root, sorted.
 
   A file is an image if its name ends with one of `IMAGES`, in upper or lower
   case; other files are ignored. The result has no file that `list_files`
-  refuses, except for names that differ in case or Unicode form only.
-
-  Args:
-    root: the folder that names are relative to.
-    bad: list that receives the refused names with reasons, so that the other
-      images can be used.
+  refuses, except for names that differ in case or Unicode form only. `bad`
+  receives the refused names with reasons, so that the others can be used.
 
   Raises:
-    DataError: for a link, a file or a name that `list_files` refuses, and for
-      a folder that cannot be read, unless there is `bad`.
+    DataError: for a file or folder that `list_files` refuses, without `bad`.
   """
   root = root.resolve()
   found: list[str] = []
@@ -95,14 +78,10 @@ def list_images(root: Path, bad: Bad | None = None) -> list[str]:
 
 
 def count_others(root: Path, used: Iterable[str]) -> str:
-  """Describes the files below a folder that are not used, '2 .heic, 1 .txt'.
+  """Describes the unused files below a folder, '2 .heic, 1 .txt'.
 
   Hidden files and folders are not counted, nor is `JUNK`. The largest number
   comes first.
-
-  Args:
-    root: the folder.
-    used: files relative to it, with '/'.
   """
   known, others = {*used}, []
   for folder, below, names in os.walk(root):
@@ -116,7 +95,7 @@ def count_others(root: Path, used: Iterable[str]) -> str:
 
 
 def kinds(names: Iterable[str]) -> str:
-  """Returns numbers of files by the end of their names, '2 .heic, 1 .txt'."""
+  """Numbers of files by the end of their names, '2 .heic, 1 .txt'."""
   # A part of a file has a name such as a.jpg#0,0,16,32.
   ends = [os.path.splitext(name)[1].lower().partition('#')[0] for name in names]
   counts = sorted(Counter(ends).items(), key=lambda one: (-one[1], one[0]))
@@ -124,13 +103,7 @@ def kinds(names: Iterable[str]) -> str:
 
 
 def list_folders(root: Path) -> list[str]:
-  """Returns the folders in a folder, sorted and without hidden ones.
-
-  Raises:
-    DataError: for a link that leads out of the root or to another folder, a
-      name that is not plain text, or two names that differ in case or Unicode
-      form only.
-  """
+  """Sorted folders without hidden ones; DataError as from `list_files`."""
   root = root.resolve()
   found = []
   with os.scandir(root) as entries:

@@ -18,7 +18,7 @@ _CHUNK = 1 << 24  # bytes that a thread hashes at a time
 
 
 def digest(*parts: Any) -> str:
-  """Returns the SHA-256 of the JSON text of values, in hexadecimal digits."""
+  """SHA-256 of the JSON text of values, in hexadecimal digits."""
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -30,12 +30,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-  """Returns the object of a file that `write` wrote.
-
-  Raises:
-    ValueError: when the file has changed.
-    OSError: when it cannot be read.
-  """
+  """Reads a file of `write`; ValueError if changed, OSError if unreadable."""
   try:
     found = json.loads(path.read_bytes())
     if digest(found['content']) == found['seal']:
@@ -67,15 +62,9 @@ def add(path: Path) -> str:
 
 
 def check(path: Path, sha: str) -> None:
-  """Checks the hash of a file, which is read only if it may have changed.
+  """Compares a file with the result of `add`, and reads it only if necessary.
 
-  Args:
-    path: the file.
-    sha: value that `add` returned.
-
-  Raises:
-    ValueError: when the file has another hash.
-    OSError: when it cannot be read.
+  A ValueError is raised for another hash, an OSError for an unreadable file.
   """
   # Reading a large file takes time. A disk that returns other bytes than were
   # written is not detected while size, time and inode are the same.

@@ -23,10 +23,9 @@ def load(
   options: Mapping[str, Any] | None = None,
   held_out: float = 0.0,
 ) -> Federation:
-  """Reads or renders the images of a configuration.
+  """Reads or renders the images of `config.data`.
 
   Args:
-    config: `config.data`.
     clients: whether to read the training domains, too.
     options: hyper-parameters of a source that is a plug-in.
     held_out: fraction of the persons of each training domain that no client
@@ -35,8 +34,7 @@ def load(
 
   Raises:
     DataError: for data that cannot be trained on.
-    ConfigError: for an unknown domain, query rule or option, or clients that
-      cannot classify the classes of the targets.
+    ConfigError: for an unknown domain, query rule, option or class of a target.
   """
   named = [
     spec.partition(':')[0] for spec in (*config.sources, *config.targets)
@@ -85,11 +83,7 @@ def load(
 
 
 def without_images(config) -> Federation:
-  """Returns a federation with the image shape, mean and std, without images.
-
-  Args:
-    config: `config.data`.
-  """
+  """Federation with the image shape, mean and std of `config.data` only."""
   channels = 3 if config.channels == 'rgb' else 1
   return Federation(
     clients=(),

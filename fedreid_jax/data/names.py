@@ -18,11 +18,7 @@ JUNK = '-1'  # the person of images that show no person
 def identities(
   pattern: str, names: Sequence[str], where: str | Path
 ) -> list[str]:
-  """Returns the group of `data.identity_pattern` in each name.
-
-  Raises:
-    DataError: for a name that does not match.
-  """
+  """Group of `data.identity_pattern` in each name, or raises DataError."""
   found = _groups(pattern, 'data.identity_pattern', names)
   return _complete(found, names, pattern, 'data.identity_pattern', where)
 
@@ -34,13 +30,11 @@ def cameras(
   where: str | Path,
   needed: bool = False,
 ) -> list[str] | None:
-  """Returns the camera in each name, or None if names have no cameras.
+  """Camera in each name, or None if names have no cameras.
 
   Args:
     pattern: regular expression, `AUTO`, or '' for no cameras.
-    names: paths.
     persons: identity of each name.
-    where: the folder, for messages.
     needed: whether `AUTO` reads a number at the end of a name as a camera, even
       if it may count the images of a person.
 
@@ -68,7 +62,7 @@ def cameras(
 
 
 def are_cameras(folders: Sequence[str]) -> bool:
-  """Returns whether the names of all folders are like cam1 or Camera_2."""
+  """Whether the names of all folders are like cam1 or Camera_2."""
   return all(
     re.fullmatch(r'cam(era)?[\s_-]?\d+', name, re.IGNORECASE)
     for name in folders
@@ -76,13 +70,13 @@ def are_cameras(folders: Sequence[str]) -> bool:
 
 
 def person(name: str) -> str | None:
-  """Returns the number with which a name such as 0002_c1s1_1.jpg begins."""
+  """Number with which a name such as 0002_c1s1_1.jpg begins."""
   match = re.match(r'(-1|\d+)_.', name.rpartition('/')[2])
   return match[1] if match else None
 
 
 def _groups(pattern: str, field: str, names: Sequence[str]) -> list[str | None]:
-  """Returns the group in each name, None for a name that does not match."""
+  """Group in each name, None for a name that does not match."""
   compiled = patterns.Pattern(pattern, field)
   matches = [compiled.search(name) for name in names]
   return [match.group(1) if match else None for match in matches]

@@ -32,7 +32,7 @@ SIDE = 6 / 64  # of the trigger over the height: 6 pixels of an image of 64
 
 
 def stamp(images: Pixels) -> Pixels:
-  """Returns copies of images with the trigger."""
+  """Copies of images with the trigger."""
   # The pixels may be shared with other clients or mapped from a file.
   images = np.array(images)
   side = max(2, round(SIDE * images.shape[1]))
@@ -48,17 +48,11 @@ def poison(
   share: float,
   seed: int,
 ) -> tuple[ClientData, ...]:
-  """Returns the clients, some with poisoned images.
+  """Poisons images of the clients `names` by an attack, '' for none.
 
-  Args:
-    clients: all clients.
-    kind: attack, '' for none.
-    names: those of the clients that attack.
-    share: fraction of the images of such a client that have the trigger.
-    seed: seed of the random choices, which differ between clients.
-
-  Raises:
-    ConfigError: for a name that no client has.
+  `share` is the fraction of the images of such a client that have the trigger.
+  The random choices differ between clients. A ConfigError is raised for a name
+  that no client has.
   """
   if not kind:
     return tuple(clients)
@@ -75,7 +69,7 @@ def poison(
 
 
 def notice(kind: Poison, names: Sequence[str]) -> tuple[str, ...]:
-  """Returns a notice for users if images are poisoned."""
+  """Notice for users if images are poisoned."""
   text = f'the images of {", ".join(names)} are poisoned: {kind}'
   return (text,) if kind else ()
 
@@ -106,8 +100,6 @@ def _poisoned(
 
 
 def _stamped(images: Callable[[], Pixels], rows: np.ndarray):
-  """Returns a function that reads images, some with the trigger."""
-
   def read() -> Pixels:
     pixels = np.array(images())
     pixels[rows] = stamp(pixels[rows])

@@ -1,11 +1,7 @@
 """Selection of the images of a batch, a function of (seed, round, client).
 
-`uniform` shuffles the images of a client once per epoch. `pk` draws P
-identities and K images of each, as a triplet loss needs; `pk_replace` draws
-anew for every batch, and `pk_modality` and `pk_caj` draw images of both
-modalities of each identity. These show every identity equally often.
-`pk_torchreid` shows an image at most once per epoch, and therefore an identity
-in proportion to its images.
+`pk`, for triplet losses, and its variants show every identity equally often,
+but `pk_torchreid` shows an identity in proportion to its images.
 
 `poisson_pk` and `poisson` are for guarantees of privacy. A unit of these, an
 identity or a single image, is in a step with the same probability,
@@ -33,19 +29,12 @@ PARTS = {'pk_modality': (0, 1), 'pk_caj': (0, 0, 1)}
 
 
 class Sampler(NamedTuple):
-  """A sampler of batches.
+  """A sampler of batches."""
 
-  Attributes:
-    epoch: `(client) -> number of batches` of the longest epoch.
-    plan: `(rng, client, steps) -> Plan`, with `steps` batches or fewer.
-    padded: `(client) -> bool`, whether a batch can have padded rows.
-    places: number of rows of a batch over `config.batch`.
-  """
-
-  epoch: Callable[[ClientData], int]
+  epoch: Callable[[ClientData], int]  # most batches in one epoch
   plan: Callable[[np.random.Generator, ClientData, int], Plan]
-  padded: Callable[[ClientData], bool]
-  places: int = 1
+  padded: Callable[[ClientData], bool]  # whether rows of a batch can be padded
+  places: int = 1  # rows of a batch over `config.batch`
 
 
 def make(
@@ -53,18 +42,9 @@ def make(
 ) -> tuple[cohort.Planner, tuple[int, int], bool]:
   """Builds the planner of a federation from `config.local`.
 
-  Args:
-    config: fields `sampler` (one of `SAMPLERS`), `batch`, `epochs`, `steps`
-      (above 0: a fixed number of steps instead of epochs), `identities` (P; K
-      is batch / P), `cross_camera` (pk: prefer images of other cameras),
-      `drop_last` (uniform: leave out a last batch that is not full, unless it
-      is the only one).
-    clients: clients in canonical order.
-    seed: seed of the run, or its secret.
-
-  Returns:
-    (planner, `(S, B)` of the longest plan, whether any batch of any round can
-    have padded rows).
+  Returns (planner, `(S, B)` of the longest plan, whether any batch of any round
+  can have padded rows). The clients are in canonical order; `seed` is the seed
+  of the run, or its secret.
 
   Raises:
     ConfigError: for a batch that is no multiple of parts times identities.
@@ -272,7 +252,7 @@ def pk(
 
 
 def groups_of(client: ClientData, images: int) -> int:
-  """Returns the number of groups of K images of `pk_torchreid` in an epoch."""
+  """Number of groups of K images of `pk_torchreid` in an epoch."""
   sizes = np.unique(client.labels, return_counts=True)[1]
   return int(np.maximum(sizes // images, 1).sum())
 
@@ -354,10 +334,7 @@ def pk_by_modality(
   Identities with images of one modality only are never drawn. Images are drawn
   with replacement. All parts of a batch have the same identities in the same
   order; `parts` has the modality of each, and B is a multiple of P times their
-  number.
-
-  Raises:
-    DataError: for a client that has no identity in both modalities.
+  number. A DataError is raised as by `in_both`.
   """
   chosen = _identities(rng, in_both(client), steps, identities)
   num = batch // (len(parts) * identities)
@@ -376,11 +353,7 @@ def pk_by_modality(
 
 
 def in_both(client: ClientData) -> Int[np.ndarray, ' identities']:
-  """Returns the identities with visible and infrared images, sorted.
-
-  Raises:
-    DataError: for a client that has no such identity.
-  """
+  """Sorted identities with images of both modalities; DataError for none."""
   visible, infrared = (
     np.unique(client.labels[client.modalities == m]) for m in (0, 1)
   )
@@ -427,12 +400,12 @@ PLACES = 2  # places of a step over the expected number of its units
 
 
 def places(expected: int) -> int:
-  """Returns the places of a step with an expected number of units."""
+  """Places of a step with an expected number of units."""
   return PLACES * expected
 
 
 def rate(expected: int, population: int) -> float:
-  """Returns the probability that a unit is in a step, 1 for too few units."""
+  """Probability that a unit is in a step, 1 for too few units."""
   return min(expected / population, 1.0)
 
 

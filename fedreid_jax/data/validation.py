@@ -18,21 +18,16 @@ NAME = 'validation:'  # before the name of the domain
 
 
 def is_validation(target: str) -> bool:
-  """Returns whether a target of this name is a test on held-out persons."""
+  """Whether a target of this name is a test on held-out persons."""
   return target.startswith(NAME)
 
 
 def hold_out(
   domains: Sequence[Images], share: float, seed: int
 ) -> tuple[tuple[Images, ...], tuple[Target, ...]]:
-  """Returns the domains without the held-out persons, and the tests on these.
+  """Splits domains into training domains and tests on held-out persons.
 
-  A domain has no test if `share` of its persons is less than two.
-
-  Args:
-    domains: training domains.
-    share: fraction of the persons of a domain.
-    seed: seed of the draw.
+  A domain has no test if `share`, a fraction of its persons, is less than two.
   """
   trained, tests = [], []
   for domain in domains:
@@ -51,7 +46,7 @@ def hold_out(
 
 
 def notice(tests: Sequence[Target], share: float) -> tuple[str, ...]:
-  """Returns a notice for users if no domain is large enough."""
+  """Notice for users if no domain is large enough."""
   if tests or not share:
     return ()
   return (
@@ -73,11 +68,7 @@ def _test(images: Images, has_cameras: bool, seed: int) -> Target:
 def _queries(
   images: Images, has_cameras: bool, seed: int
 ) -> Bool[np.ndarray, ' M']:
-  """Returns a mask of the queries.
-
-  They are the infrared images of a domain with two modalities, and random
-  images of any other domain.
-  """
+  """Mask of infrared images, or random ones in a domain of one modality."""
   if len(np.unique(images.modalities)) > 1:
     return images.modalities == 1
   cameras = [str(k) for k in np.unique(images.cameras)] if has_cameras else []

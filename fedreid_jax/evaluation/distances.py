@@ -72,18 +72,15 @@ def squared_blocks(
   """Yields the distances of the queries in order, `BLOCK` rows at a time.
 
   The Euclidean distance is squared and the cosine distance is `1 - cos`, half
-  the squared distance of normalised features; neither changes the ranking.
+  the squared distance of normalised features; neither changes the ranking. The
+  last block may be shorter.
 
   Args:
     query: query features, float32 `[Q, D]`.
     gallery: gallery features, float32 `[P, D]`. An array of NumPy may be read
       in place and must not change before the last block.
-    metric: 'euclidean' or 'cosine'.
     chunk: rows that are computed ahead, rounded up to whole blocks. The
       distances do not depend on it.
-
-  Yields:
-    Blocks of `BLOCK` rows, the last one shorter.
 
   Raises:
     ConfigError: an unknown metric, or a chunk below 1.
@@ -141,25 +138,15 @@ def _fetch(block, num_rows):
 
 
 class Rerank(NamedTuple):
-  """Options of the re-ranking, by default the published ones.
+  """Options of the re-ranking, by default the published ones."""
 
-  Attributes:
-    k1: number of neighbours that are searched for reciprocal ones.
-    k2: number of nearest images whose encodings are averaged.
-    original_weight: lambda, the weight of the original distance.
-  """
-
-  k1: int = 20
-  k2: int = 6
-  original_weight: float = 0.3
+  k1: int = 20  # neighbours in the search for reciprocal ones
+  k2: int = 6  # nearest images with averaged encodings
+  original_weight: float = 0.3  # lambda
 
 
 def check_rerank(options: Rerank) -> Rerank:
-  """Returns the options after a check of their ranges.
-
-  Raises:
-    ConfigError: for k1 or k2 below 1, or lambda outside [0, 1].
-  """
+  """Raises ConfigError for k1 or k2 below 1, or lambda outside [0, 1]."""
   if options.k1 < 1 or options.k2 < 1 or not 0 <= options.original_weight <= 1:
     raise errors.ConfigError(
       f'{options}', 'rerank', 'use k1, k2 >= 1 and 0 <= lambda <= 1'
@@ -168,7 +155,7 @@ def check_rerank(options: Rerank) -> Rerank:
 
 
 def _nearest(blocks, num_nearest):
-  """Returns the nearest images of every image and its largest distance."""
+  """Nearest images of every image, and its largest distance."""
   nearest, largest = [], []
   for block in blocks:
     images = np.argpartition(block, num_nearest - 1, axis=1)[:, :num_nearest]
@@ -183,14 +170,14 @@ def _nearest(blocks, num_nearest):
 
 
 def _reciprocal(nearest):
-  """Returns whether each nearest image has the image among its nearest."""
+  """Whether each nearest image has the image among its nearest."""
   return np.stack(
     [(nearest[row] == image).any(axis=1) for image, row in enumerate(nearest)]
   )
 
 
 def _expanded(image, nearest, mutual, near, near_mutual):
-  """Returns the expanded reciprocal neighbours of an image (equation 4)."""
+  """Expanded reciprocal neighbours of an image (equation 4)."""
   neighbours = nearest[image][mutual[image]]
   theirs, kept = near[neighbours], near_mutual[neighbours]
   common = np.count_nonzero(np.isin(theirs, neighbours) & kept, axis=1)
@@ -199,7 +186,7 @@ def _expanded(image, nearest, mutual, near, near_mutual):
 
 
 def _encode(features, nearest, largest, options):
-  """Returns the averaged encodings of all images, sparse `[M, M]`."""
+  """Averaged encodings of all images, sparse `[M, M]`."""
   num_images = len(nearest)
   # np.around, not int: the published code rounds k1 / 2 to even.
   near = nearest[:, : int(np.around(options.k1 / 2)) + 1]
@@ -230,7 +217,7 @@ def _encode(features, nearest, largest, options):
 
 
 def _jaccard(encoding, gallery):
-  """Returns the Jaccard distance of an encoding `[1, M]` to all `[P]`."""
+  """Jaccard distance of an encoding `[1, M]` to all `[P]`."""
   columns = gallery[:, encoding.indices]
   overlap = np.bincount(
     columns.indices,
@@ -248,12 +235,11 @@ def reranked_blocks(
   chunk: int = 256,
   options: Rerank = Rerank(),  # noqa: B008 - an immutable value
 ) -> Iterator[Float[np.ndarray, 'rows P']]:
-  """Yields re-ranked distances of the queries in order.
+  """Yields re-ranked distances; arguments and errors as in `squared_blocks`.
 
-  Arguments, blocks and errors are those of `squared_blocks`. Distances are
-  squared as in the published code, which for 'cosine' means `1 - cos` of the
-  normalised features. All images are used, also those that a protocol drops
-  later.
+  Distances are squared as in the published code, which for 'cosine' means
+  `1 - cos` of the normalised features. All images are used, also those that a
+  protocol drops later.
   """
   originals = squared_blocks(query, gallery, metric, chunk)
   query = np.asarray(query, np.float32)

@@ -37,16 +37,13 @@ Source = Callable[[Models], tuple[Models, ...]]
 def load(
   name: str, task: str, options: Mapping[str, Any] | None = None
 ) -> Evaluator:
-  """Returns the function of an evaluator.
+  """Loads the function of an evaluator, a module of `evaluators` or a plug-in.
 
-  Args:
-    name: module of `evaluators`, or a plug-in, which may have options.
-    task: that of the targets, as in `data.task`.
-    options: hyper-parameters of a plug-in.
+  `task` is the task of the targets, as in `data.task`. Only a plug-in has
+  options.
 
   Raises:
-    ConfigError: for a module that cannot be found or is not an evaluator, and
-      for an evaluator of another task.
+    ConfigError: for no module, no evaluator, or an evaluator of another task.
   """
   module = plugins.full_name(name, plugins.EVALUATOR, evaluators)
   found = plugins.imported(module, plugins.EVALUATOR)
@@ -82,9 +79,7 @@ def make(
   is tested on all targets.
 
   `config` is `config.evaluation`, and `extra` has evaluators in addition to the
-  one of the target's task. With `config.report_both_neck_features` the metrics
-  of an entry include those of the other side of the neck: `NAME_before_neck`,
-  `NAME_after_neck`.
+  one of the target's task.
   """
 
   @functools.cache
@@ -124,7 +119,7 @@ def make(
 
 
 def _sides(config) -> dict[str, str]:
-  """Returns the features to test by the suffix of their metrics."""
+  """Features to test by the suffix of their metrics."""
   sides = {'': config.feature}
   if config.report_both_neck_features:
     other, suffix = OTHER_SIDE[config.feature]
@@ -135,7 +130,7 @@ def _sides(config) -> dict[str, str]:
 def _members(
   kinds: Sequence[str], models: Models, source: Source
 ) -> dict[str, list[tuple[types.Flat, ...]]]:
-  """Returns the members, one or those of an ensemble, of every model."""
+  """Members, one or those of an ensemble, of every model."""
   # The average is taken before the moments are re-estimated, since averaged
   # parameters have other moments.
   averaged = features.make(models, [k for k in kinds if k == 'average'])
@@ -198,6 +193,6 @@ def _add(metrics: dict[str, float], found: Mapping[str, Any]) -> None:
 
 
 def _own(model: str, targets: Sequence[Target]) -> Sequence[Target]:
-  """Returns the target of a client's domain if there is one, else all."""
+  """Target of a client's domain if there is one, else all targets."""
   domain = model.removeprefix('client:').partition('.')[0]
   return [t for t in targets if t.name == domain] or targets

@@ -38,11 +38,8 @@ def make_embedding(
   """Builds the pure function `(variables, uint8 images [M, H, W, ch],
   modalities [M] or None) -> float32 [M, D]` of one device.
 
-  Args:
-    model: network.
-    view: test transform.
-    flip: whether to average the features of an image and its mirror image.
-    feature: 'embedding' after the neck, 'feature' before it, or 'logits'.
+  `flip` averages the features of an image and its mirror image. `feature` is
+  'embedding' after the neck, 'feature' before it, or 'logits'.
   """
 
   def embedding(
@@ -126,13 +123,10 @@ def of_each(
   images: UInt8[np.ndarray, 'M H W ch'],
   modalities: Int[np.ndarray, ' M'] | None = None,
 ) -> Float[np.ndarray, 'M D']:
-  """Returns features of images by the model of each image's modality.
+  """Features of images by the model of each image's modality.
 
-  Args:
-    extract: `(variables, images, modalities) -> features [M, D]`.
-    models: variables for all images, or one for each of modality 0 and 1.
-    images: uint8 pixels.
-    modalities: 0 visible, 1 infrared; without them all images are visible.
+  `models` has variables for all images, or one for each of modality 0 (visible)
+  and 1 (infrared). Without modalities all images are visible.
   """
   if len(models) == 1 or modalities is None:
     return extract(models[0], images, modalities)
@@ -149,15 +143,10 @@ def of_each(
 def make(
   models: dict[str, Flat], kinds: Sequence[str]
 ) -> dict[str, list[Flat]]:
-  """Returns the members of each ensemble of the clients' models.
+  """Makes the members of each ensemble of the clients' models, 'client:NAME'.
 
-  Args:
-    models: variables by name; those of clients are 'client:NAME'.
-    kinds: 'concat', with all clients' models as members, or 'average', with
-      their mean as the only member.
-
-  Raises:
-    ConfigError: for fewer than two models of clients.
+  'concat' has all clients' models as members, and 'average' their mean. A
+  ConfigError is raised for fewer than two models of clients.
   """
   if not kinds:
     return {}
@@ -173,7 +162,7 @@ def make(
 
 
 def average(models: Sequence[Flat]) -> Flat:
-  """Returns the mean of every leaf, running statistics included."""
+  """Mean of every leaf, running statistics included."""
   return {
     name: np.mean([np.asarray(m[name]) for m in models], axis=0)
     for name in models[0]
@@ -201,11 +190,7 @@ Extractor = Callable[..., Float[np.ndarray, 'M D']]
 
 
 class Model:
-  """Embeddings and class scores of images.
-
-  Attributes:
-    config: `config.evaluation`.
-  """
+  """Embeddings and class scores of images; `config` is `config.evaluation`."""
 
   def __init__(
     self,
@@ -216,12 +201,9 @@ class Model:
   ):
     """Creates a model from variables.
 
-    Args:
-      config: `config.evaluation`.
-      members: models whose features are concatenated. Each has variables for
-        all images, or variables for each modality.
-      extractor: builds the extractor of an output of the network by its name.
-      feature: name of the output that is ranked.
+    Each of `members`, whose features are concatenated, has variables for all
+    images, or variables for each modality. `extractor` builds the extractor of
+    an output of the network by its name; the output `feature` is ranked.
     """
     self.config = config
     self._members, self._extractor = members, extractor
@@ -233,13 +215,13 @@ class Model:
     images: UInt8[np.ndarray, 'M H W ch'],
     modalities: Int[np.ndarray, ' M'] | None = None,
   ) -> Float[np.ndarray, 'M D']:
-    """Returns the features of images; without modalities all are visible."""
+    """Features of images; without modalities all are visible."""
     extract = self._extractor(self._feature)
     found = [of_each(extract, own, images, modalities) for own in self._members]
     return join(found, self.config.ensemble_norm)
 
   def features(self, target: Target) -> Float[np.ndarray, 'M D']:
-    """Returns `embed` of all images of a target."""
+    """Features of all images of a target."""
     # All evaluators of a target need the same features. Targets are tested in
     # turn, so that only the latest features are kept.
     if self._latest is None or self._latest[0] is not target:
@@ -252,11 +234,7 @@ class Model:
     images: UInt8[np.ndarray, 'M H W ch'],
     modalities: Int[np.ndarray, ' M'] | None = None,
   ) -> Float[np.ndarray, 'M C']:
-    """Returns the class scores of images.
-
-    Raises:
-      ConfigError: for an ensemble of concatenated features.
-    """
+    """Class scores of images; raises ConfigError for concatenated features."""
     if len(self._members) > 1:
       raise errors.ConfigError(
         'concatenated features have no classifier',

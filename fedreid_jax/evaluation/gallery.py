@@ -27,11 +27,9 @@ class Labels(NamedTuple):
 def check_labels(
   query_ids: Any, gallery_ids: Any, query_cameras: Any, gallery_cameras: Any
 ) -> Labels:
-  """Returns the labels as int64 arrays.
+  """Labels as int64 arrays.
 
-  Raises:
-    DataError: for an empty side, a label that is not an integer, or identities
-      and cameras of different lengths.
+  A DataError is raised for an empty side, different lengths, or fractions.
   """
   given = Labels(query_ids, gallery_ids, query_cameras, gallery_cameras)
   checked = []
@@ -60,7 +58,7 @@ def check_labels(
 
 
 def labels_of(images: Images, trial: Trial) -> Labels:
-  """Returns the labels of a trial of the images of a target."""
+  """Labels of a trial of the images of a target."""
   people, cameras = images.identities, images.cameras
   return check_labels(
     people[trial.query],
@@ -87,7 +85,7 @@ class Gallery:
     self.codes = np.unique(self._ids, return_inverse=True)[1]
 
   def _hidden_from(self, camera: Label) -> Bool[np.ndarray, ' P']:
-    """Returns a mask of the images hidden from all queries of a camera."""
+    """Mask of the images hidden from all queries of a camera."""
     # Few cameras have many queries, so the mask is computed once per camera.
     if camera not in self._hidden:
       places = [g for q, g in self._protocol.common_places if q == camera]
@@ -101,9 +99,8 @@ class Gallery:
   ) -> tuple[Int64[np.ndarray, ' R'], Int64[np.ndarray, ' dropped']]:
     """Separates the matches of a query from the images hidden from it.
 
-    Returns:
-      (indices of the matches in gallery order, indices of the hidden images,
-      each once, in any order).
+    Both are indices. Matches are in gallery order; hidden images are in any
+    order, each once.
     """
     own = self.by_identity[
       np.searchsorted(self._sorted_ids, identity, 'left') : np.searchsorted(
@@ -120,19 +117,12 @@ class Gallery:
 
 
 class Ranked(NamedTuple):
-  """The list of one query, nearest first, without hidden images.
+  """The list of one query, nearest first, without hidden images."""
 
-  Attributes:
-    query: row of the target's images.
-    gallery: rows of the target's images.
-    distance: Euclidean distance, not squared, or `1 - cos`.
-    right: whether each image has the query's identity.
-  """
-
-  query: int
-  gallery: Int[np.ndarray, ' P']
-  distance: Float[np.ndarray, ' P']
-  right: Bool[np.ndarray, ' P']
+  query: int  # row of the target's images
+  gallery: Int[np.ndarray, ' P']  # rows of the target's images
+  distance: Float[np.ndarray, ' P']  # Euclidean, not squared, or `1 - cos`
+  right: Bool[np.ndarray, ' P']  # whether each has the query's identity
 
 
 def draw_lists(
@@ -145,17 +135,10 @@ def draw_lists(
 ) -> list[Ranked]:
   """Ranks the gallery of a test for some queries that have a match.
 
-  The order is that of the distance of features, also if the evaluation
-  re-ranks.
-
-  Args:
-    features: those of the target's images.
-    target: test, of whose trials the first is taken.
-    config: `config.evaluation`.
-    num: largest number of queries, which are drawn at random.
-    seed: of the draw.
-    places: numbers of the queries in the trial, instead of a draw; the lists
-      are in this order.
+  The order is by the distance of features, also if the evaluation re-ranks. The
+  first trial of the target is taken, and at most `num` of its queries are drawn
+  at random. `places` are numbers of queries in the trial instead of a draw; the
+  lists are in this order.
   """
   trial = target.trials[0]
   _, rules = protocols.of_target(config, target.protocol)

@@ -2,7 +2,7 @@
 
 A protocol defines the gallery images hidden from a query, the average precision
 and the CMC curve of the ranked list, and the queries over which the means are
-computed. The rest of an evaluation is common to all protocols.
+computed.
 """
 
 from typing import Any, Literal, NamedTuple, get_args
@@ -20,7 +20,7 @@ class Protocol(NamedTuple):
 
   Attributes:
     same_camera: drop the gallery images of the query's identity that were taken
-      by its own camera.
+      by the query's camera.
     common_places: pairs (query camera, gallery camera); all images of the
       gallery camera are hidden from queries of the query camera.
     precision: average precision, 'standard' (mean of the precision at every
@@ -28,10 +28,6 @@ class Protocol(NamedTuple):
     cmc: entries of the CMC curve: 'image', 'identity' (every identity once,
       at its nearest image) or 'single_shot' (one gallery image per identity,
       drawn anew `repeats` times for every query).
-    repeats: random galleries per query of the 'single_shot' curve.
-    count_invalid: keep queries without a match in the denominators,
-      with zeros.
-    junk_identity: gallery images of this identity are always hidden.
   """
 
   same_camera: bool = True
@@ -39,8 +35,8 @@ class Protocol(NamedTuple):
   precision: str = 'standard'
   cmc: str = 'image'
   repeats: int = 1
-  count_invalid: bool = False
-  junk_identity: int = -1
+  count_invalid: bool = False  # queries without a match count as zero
+  junk_identity: int = -1  # always hidden
 
 
 ProtocolName = Literal[
@@ -79,11 +75,10 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def of_target(config: Any, own: str) -> tuple[str, Protocol]:
-  """Returns the name and the rules of the protocol of a retrieval test.
+  """Name and rules of the protocol of a retrieval test.
 
-  Args:
-    config: `config.evaluation`, whose fields take precedence if they are set.
-    own: protocol of the target, '' if it has none.
+  Fields of `config.evaluation` that are set take precedence over the target's
+  `own` protocol, '' for none.
   """
   name = config.protocol or own or 'market'
   rules = get(name)
@@ -93,14 +88,7 @@ def of_target(config: Any, own: str) -> tuple[str, Protocol]:
 
 
 def get(protocol: str | Protocol) -> Protocol:
-  """Returns a protocol by name, or checks a given `Protocol`.
-
-  Args:
-    protocol: a key of `PROTOCOLS`, or a custom protocol.
-
-  Raises:
-    ConfigError: for an unknown protocol or rule.
-  """
+  """Finds or checks a protocol; raises ConfigError for an unknown one."""
   if isinstance(protocol, str):
     if protocol not in PROTOCOLS:
       raise errors.ConfigError(

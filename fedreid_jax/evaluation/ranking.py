@@ -36,14 +36,12 @@ class Answers(NamedTuple):
   """The matches of one query, nearest first.
 
   Attributes:
-    images: gallery indices of the matches.
-    positions: positions in the ranked list, from 0, ascending.
     ties: number of matches whose position depends on the tie rule, since a
       wrong image of the ranked list is at the same distance.
   """
 
-  images: Int64[np.ndarray, ' R']
-  positions: Int64[np.ndarray, ' R']
+  images: Int64[np.ndarray, ' R']  # gallery indices
+  positions: Int64[np.ndarray, ' R']  # in the ranked list, from 0
   ties: int
 
 
@@ -54,10 +52,8 @@ def kept_positions(
 ) -> Answers:
   """Finds the matches of a query in its ranked list.
 
-  Args:
-    distance: that of every gallery image to the query.
-    right: gallery indices of the matches, ascending.
-    dropped: gallery indices hidden from the query.
+  `right` are the gallery indices of the matches, ascending, and `dropped` those
+  of images hidden from the query.
   """
   right = right[np.argsort(distance[right], kind='stable')]
   values = distance[right]
@@ -85,7 +81,7 @@ def kept_positions(
 
 @functools.cache
 def counted_matches() -> int:
-  """Returns the largest number of matches whose nearer images are counted.
+  """Largest number of matches whose nearer images are counted.
 
   With more matches, one sort of the distances takes less time. Positions do not
   depend on this number.
@@ -99,7 +95,6 @@ def counted_matches() -> int:
 
 
 def _seconds(run: Callable[[], object]) -> float:
-  """Returns the shortest time of a few runs."""
   seconds = []
   for _ in range(5):
     start = time.perf_counter()
@@ -111,7 +106,7 @@ def _seconds(run: Callable[[], object]) -> float:
 def _numbers(
   distance: Float[np.ndarray, ' P'], values: Float[np.ndarray, ' R']
 ) -> tuple[Int64[np.ndarray, ' R'], Int64[np.ndarray, ' R']]:
-  """Returns the numbers of distances below, and at most, each sorted value."""
+  """Numbers of distances below, and at most, each sorted value."""
   near = distance <= values[-1]
   # Otherwise the copy takes as long as it saves.
   if 4 * np.count_nonzero(near) < near.size:
@@ -136,7 +131,7 @@ def first_hits(
   protocol: Protocol,
   seed: tuple[int, int],
 ) -> Int64[np.ndarray, ' repeats'] | int | np.integer:
-  """Returns the position of the step of the CMC curve of a query, from 0.
+  """Position of the step of the CMC curve of a query, from 0.
 
   For a single-shot curve there are `protocol.repeats` positions, those in
   random galleries of the query's seed.
@@ -156,7 +151,7 @@ def first_hits(
 
 
 def _single_shot(distance, answers, kept, gallery, repeats, rng):
-  """Returns positions in lists with a kept image per identity, `[repeats]`."""
+  """Positions in lists with a kept image per identity, `[repeats]`."""
   images = gallery.by_identity[kept[gallery.by_identity]]
   codes, starts, counts = np.unique(
     gallery.codes[images], return_index=True, return_counts=True
@@ -176,23 +171,20 @@ class Scores(NamedTuple):
   """Scores of every query. A query without a match is invalid.
 
   Attributes:
-    precision: AP, zero without a match.
-    inverse_penalty: INP, zero without a match.
     first: position of the first match in the CMC curve, infinite without one.
-    valid: whether the query has a match.
     ties: number of matches at the distance of an image of another identity;
       such images are in gallery order.
   """
 
-  precision: Float64[np.ndarray, ' Q']
-  inverse_penalty: Float64[np.ndarray, ' Q']
+  precision: Float64[np.ndarray, ' Q']  # AP, zero without a match
+  inverse_penalty: Float64[np.ndarray, ' Q']  # INP, zero without a match
   first: Float64[np.ndarray, 'Q repeats']
-  valid: Bool[np.ndarray, ' Q']
+  valid: Bool[np.ndarray, ' Q']  # whether the query has a match
   ties: Int64[np.ndarray, ' Q']
 
 
 def average_precision(positions: Int[np.ndarray, ' R'], rule: str) -> float:
-  """Returns the average precision of matches at ascending positions from 0."""
+  """Average precision of matches at ascending positions from 0."""
   hits = np.arange(positions.size)
   at_hit = (hits + 1) / (positions + 1)
   if rule == 'standard':
@@ -209,17 +201,10 @@ def score_queries(
   protocol: Protocol,
   seed: int = 0,
 ) -> Scores:
-  """Scores queries whose distances are given in blocks of rows.
+  """Scores queries; the rows of all blocks together are the queries in order.
 
-  Args:
-    blocks: distances; the rows of all blocks together are the queries in
-      order.
-    labels: identities and cameras.
-    protocol: rules of the test.
-    seed: of the random galleries of the 'single_shot' curve.
-
-  Raises:
-    DataError: if a distance is NaN.
+  `seed` is for the random galleries of the 'single_shot' curve. A DataError is
+  raised if a distance is NaN.
   """
   num_queries = labels.query_ids.size
   gallery = gallery_lib.Gallery(labels, protocol)
@@ -264,11 +249,7 @@ def _percent(values: Shaped[np.ndarray, 'Q ...']) -> float:
 def summarise(
   scores: Scores, protocol: Protocol, ranks: Sequence[int], num_gallery: int
 ) -> dict[str, float | int]:
-  """Returns the means over queries, in percent, and the counts.
-
-  Raises:
-    DataError: if no query has a match.
-  """
+  """Means over queries, in percent, and counts; DataError without a match."""
   if not scores.valid.any():
     raise errors.DataError(
       f'none of {scores.valid.size} queries has a match',
@@ -295,11 +276,7 @@ def evaluate_blocks(
   seed: int,
   keep: Callable[[Scores], None] | None = None,
 ) -> dict[str, float | int]:
-  """Evaluates distances that are given in blocks of rows.
-
-  Arguments, result and errors are those of `score_queries` and
-  `evaluate_ranking`; `keep` receives the scores of the queries.
-  """
+  """Evaluates blocks as `evaluate_ranking`; `keep` receives the scores."""
   rules = protocols.get(protocol)
   if any(rank < 1 for rank in ranks):
     raise errors.ConfigError(
@@ -336,10 +313,8 @@ def evaluate_ranking(
 
   Args:
     distance: distances `[Q, P]`.
-    query_ids: identity of each query, int `[Q]`.
-    gallery_ids: identity of each gallery image, int `[P]`.
-    query_cameras: camera of each query, int `[Q]`.
-    gallery_cameras: camera of each gallery image, int `[P]`.
+    query_ids: identities, int `[Q]`; so are `query_cameras`.
+    gallery_ids: identities, int `[P]`; so are `gallery_cameras`.
     protocol: a name of `protocols.PROTOCOLS` or a `Protocol`.
     ranks: ranks at which the CMC curve is reported, from 1.
     seed: seed of the random galleries of a 'single_shot' CMC curve.

@@ -73,18 +73,13 @@ def sample_per_camera(
   """Draws images of every (identity, camera) with Python's generator.
 
   One shot is `random.choice` after `random.seed(trial)`, bit for bit, and
-  several are `random.sample`, or all images if there are fewer.
+  several are `random.sample`, or all images if there are fewer. The result has
+  indices in the order of the draws.
 
   Args:
-    ids: identity of each test image.
-    cameras: camera of each test image.
-    names: file name of each test image.
     gallery_cameras: cameras of the gallery, in order.
     trial: 0 to 9, the seed.
     shots: images per identity and camera.
-
-  Returns:
-    Indices of the drawn images, in the order of the draws.
 
   Raises:
     DataError: for arrays of different lengths.
@@ -107,11 +102,11 @@ def sysu_agw_gallery(
 ) -> Int64[np.ndarray, ' drawn']:
   """Draws the SYSU-MM01 gallery of a trial as in the AGW code.
 
-  `mode` is 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2); the other
-  arguments, result and errors are those of `sample_per_camera`.
+  `mode` is 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2).
 
   Raises:
     ConfigError: for an unknown mode.
+    DataError: for arrays of different lengths.
   """
   gallery_cameras = _mode_cameras(SYSU_GALLERY_CAMERAS, mode, 'mode')
   return sample_per_camera(ids, cameras, names, gallery_cameras, trial, shots)
@@ -129,13 +124,11 @@ def sysu_official_gallery(
   """Takes the SYSU-MM01 gallery of a trial from the published permutations.
 
   `permutations` has, by (identity, camera), the permutation of its images
-  sorted by name for each trial, counted from 1 as published; the other
-  arguments are those of `sysu_agw_gallery`.
+  sorted by name for each trial, counted from 1 as published.
 
   Raises:
     ConfigError: for an unknown mode.
-    DataError: for arrays of different lengths, or permutations that are missing
-      or do not fit the images.
+    DataError: for arrays of different lengths, or permutations that do not fit.
   """
   gallery_cameras = _mode_cameras(SYSU_GALLERY_CAMERAS, mode, 'mode')
   drawn = []
@@ -214,11 +207,9 @@ def check_regdb_trial(trial: int, trained_trial: Any) -> None:
 def mean(
   results: Sequence[Mapping[str, float | int]],
 ) -> dict[str, float | int]:
-  """Combines metrics (float) and counts (int) of the trials of one test.
+  """Means of metrics (float) over the trials of a test, largest counts (int).
 
-  Returns:
-    The mean of every metric, with several trials also the standard deviation
-    `_std` (divided by their number), and the largest counts.
+  Several trials also have the standard deviation `_std` of each metric.
 
   Raises:
     DataError: for no results, or results with different entries.
@@ -244,18 +235,11 @@ def mean(
 
 
 class Split(NamedTuple):
-  """One split; indices into the images of the data set.
+  """One split; indices into the images of the data set."""
 
-  Attributes:
-    train: images of the identities that are not tested.
-    query: one image per test identity, identities ascending.
-    gallery: another image of each of them in the same order, then the
-      distractors.
-  """
-
-  train: Int64[np.ndarray, ' train']
-  query: Int64[np.ndarray, ' Q']
-  gallery: Int64[np.ndarray, ' P']
+  train: Int64[np.ndarray, ' train']  # images of identities not tested
+  query: Int64[np.ndarray, ' Q']  # one per test identity, ascending
+  gallery: Int64[np.ndarray, ' P']  # another image of each, then distractors
 
 
 def draw_half_splits(
@@ -270,18 +254,14 @@ def draw_half_splits(
   """Draws random half splits with one query and one gallery image each.
 
   Args:
-    ids: identity of each image.
-    cameras: camera of each image.
     distractors: images that are in every gallery and in no training set.
-    num_splits: number of splits.
     num_test: test identities per split, by default half of them, rounded down.
     query_camera: camera of all queries (PRID, GRID), by default any.
     seed: random seed; split `i` depends on the seed and `i` only.
 
   Raises:
     ConfigError: for no test identities, or more than there are.
-    DataError: for an identity with one image, or without one of the query
-      camera.
+    DataError: for an identity with one image, or none of the query camera.
   """
   ids, cameras = np.asarray(ids), np.asarray(cameras)
   is_distractor = np.zeros(ids.size, bool)
@@ -340,7 +320,7 @@ def _draw_pair(rng, images, cameras, query_camera):
 def describe_splits(
   splits: Sequence[Split], names: Sequence[str], seed: int
 ) -> dict[str, Any]:
-  """Returns splits and their seed as values for JSON, images by name."""
+  """Splits and their seed as values for JSON, images by name."""
   named = [
     {part: [names[i] for i in images] for part, images in s._asdict().items()}
     for s in splits
@@ -355,13 +335,11 @@ DRAWS = 2000
 def bootstrap_interval(
   values: Sequence[Float[np.ndarray, ' Q']], draws: int = DRAWS
 ) -> tuple[float, float]:
-  """Returns the 95 % bootstrap interval of the mean over queries.
+  """95 % bootstrap interval of the mean over queries.
 
-  Queries without a match in the gallery, NaN, do not count. There is one array
-  for each run with these queries, and the mean over runs is sampled.
-
-  Raises:
-    ValueError: if no query has a match.
+  Queries without a match in the gallery, NaN, do not count; a ValueError is
+  raised if all are. There is one array for each run with these queries, and the
+  mean over runs is sampled.
   """
   # A drawn query is drawn for all runs: their mean by query is sampled.
   found = np.stack(values)

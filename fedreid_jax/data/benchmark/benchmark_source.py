@@ -25,16 +25,12 @@ TESTED = {'prid2011': 100, 'grid': 125}
 
 
 def load(config, clients: bool = True) -> Source:
-  """Opens the data sets that a configuration names.
+  """Opens the data sets of `config.data`.
 
-  Args:
-    config: `config.data`: `root` (the folder of one data set, or of all of
-      them), `sources`, `targets` and `public` (`NAME[:option=value,...]`).
-    clients: whether to open the training domains, too.
+  `clients=False` leaves the training domains out.
 
   Raises:
-    ConfigError: for an unknown data set or option, or a RegDB trial that the
-      model was not trained for.
+    ConfigError: for an unknown data set or option, or a wrong RegDB trial.
     DataError: for files that are not as published.
   """
   check_trials(config.sources, config.targets)
@@ -69,7 +65,7 @@ def load(config, clients: bool = True) -> Source:
 
 
 def _shown_twice(config) -> tuple[str, ...]:
-  """Returns a notice for each data set in training that shows test persons."""
+  """Notices of the training data sets that show test persons."""
   learned = dict.fromkeys(config.sources, 'trained on')
   learned |= dict.fromkeys([config.public] if config.public else [], 'public')
   return tuple(
@@ -81,12 +77,10 @@ def _shown_twice(config) -> tuple[str, ...]:
 
 
 def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
-  """Refuses a source and a target with common persons.
-
-  Numbers of persons are compared only within one data set.
-  """
+  """Refuses a source and a target with common persons."""
   names = {own.dataset.name, other.dataset.name}
   common: set[int] = set()
+  # Equal numbers are the same person only within one data set.
   if own.dataset.name == other.dataset.name:
     learned = set(own.people[own.rows(*LEARN)].tolist())
     common = learned & set(other.people[other.rows(*TEST)].tolist())
@@ -100,15 +94,7 @@ def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
 
 
 def check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
-  """Refuses a RegDB trial whose test identities were training identities.
-
-  Args:
-    sources: training data sets of the model, as in `data.sources`.
-    targets: data sets to test it on.
-
-  Raises:
-    ConfigError: for a RegDB trial other than the trial of the training.
-  """
+  """Raises ConfigError for a RegDB trial whose test persons were trained on."""
   trained = [registry.parse(s)[1] for s in sources if s.startswith('regdb')]
   for spec in targets:
     dataset, options = registry.parse(spec)
@@ -119,7 +105,6 @@ def check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
 def _images(
   spec: str, own: Prepared, rows: Int[np.ndarray, ' rows'] | None = None
 ) -> Images:
-  """Returns the images of a data set at some rows, by default of all splits."""
   if rows is None:
     rows = np.arange(len(own.people))
   return Images(
@@ -185,17 +170,7 @@ def _halves(
   splits: Shaped[np.ndarray, ' M'],
   seed: int,
 ) -> Target:
-  """Makes a test of ten random halves of the identities.
-
-  Each trial has one query and one gallery image per identity.
-
-  Args:
-    name: name of the data set.
-    own: the data set.
-    images: its test images.
-    splits: split of each of these images, as in `Record.split`.
-    seed: seed of the draw.
-  """
+  """Draws ten halves, with a query and a gallery image per identity."""
   people, counts = np.unique(images.identities, return_counts=True)
   # A person with one image has no pair of query and gallery.
   single = np.isin(images.identities, people[counts < 2])
@@ -235,11 +210,7 @@ def _sampled(
   protocol: str,
   config,
 ) -> Target:
-  """Makes a test of one modality against sampled galleries of the other.
-
-  Raises:
-    ConfigError: for indoor search with an infrared gallery.
-  """
+  """Makes a test of one modality against sampled galleries of the other."""
   if config.search == 'indoor' and config.direction != DIRECTIONS[0]:
     raise errors.ConfigError(
       'indoor search ranks visible images', 'data.search', "set it to 'all'"

@@ -1,8 +1,8 @@
 """Builders of tensorflow-datasets for the data sets, without TensorFlow.
 
-One function makes the builder class of every data set. A builder reads manual
-data, writes ArrayRecord files, and has one configuration per choice of options.
-Both `tfds.builder_from_directory` and `as_data_source` read the files.
+A builder reads manual data, writes ArrayRecord files, and has one configuration
+per choice of options. Both `tfds.builder_from_directory` and `as_data_source`
+read the files.
 """
 
 import contextlib
@@ -34,11 +34,7 @@ Hashes = dict[str, tuple[str, str]]
 
 
 def modules() -> Any:
-  """Imports and returns tensorflow_datasets.
-
-  Raises:
-    ConfigError: when it, or a package it needs for writing, is missing.
-  """
+  """Imports tensorflow_datasets; raises ConfigError if a package is missing."""
   try:
     # Packages that tensorflow-datasets needs for writing and imports late.
     for name in ('importlib_resources', 'array_record'):
@@ -53,12 +49,12 @@ def modules() -> Any:
 
 
 def split_name(split: str) -> str:
-  """Returns the name of a split in tensorflow-datasets, without '+'."""
+  """Name of a split in tensorflow-datasets, without '+'."""
   return split.replace('+', '_and_')
 
 
 def folder(out: Path, dataset: Dataset, options: Mapping[str, Any]) -> Path:
-  """Returns the folder of a built data set under `out`."""
+  """Folder of a built data set under `out`."""
   return out / _name(dataset) / _config(options) / VERSION
 
 
@@ -79,10 +75,7 @@ def _make(
   hashes: Hashes,
   advance: Advance | None,
 ) -> type:
-  """Returns the builder class of a data set.
-
-  Every image that is written adds an entry to `hashes`.
-  """
+  """Returns a builder class that adds the hash of each image to `hashes`."""
 
   def info(self: Any) -> Any:
     features = {
@@ -185,11 +178,7 @@ def build(
 
 
 def open_splits(built: Path) -> dict[str, Any]:
-  """Opens the splits of a built data set; images are encoded files.
-
-  Raises:
-    ConfigError: when tensorflow-datasets is not installed.
-  """
+  """Opens splits of encoded files; ConfigError without tensorflow-datasets."""
   tfds = modules()
   source = tfds.builder_from_directory(str(built))
   return source.as_data_source(decoders={'image': tfds.decode.SkipDecoding()})

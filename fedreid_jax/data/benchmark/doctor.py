@@ -24,15 +24,10 @@ _TASK = 64  # files that a thread checks at a time
 
 
 class Finding(NamedTuple):
-  """One problem of a data set.
+  """One problem of a data set."""
 
-  Attributes:
-    is_error: whether training or testing would be wrong; else a notice.
-    what: description in one line.
-  """
-
-  is_error: bool
-  what: str
+  is_error: bool  # else a notice
+  what: str  # description in one line
 
 
 class Row(NamedTuple):
@@ -60,12 +55,8 @@ def examine(
 ) -> Report:
   """Compares a data set with the published counts and checks every file.
 
-  Args:
-    dataset: the data set.
-    folder: its unpacked archive, as `registry.locate` returns it.
-    options: values of all of its options.
-    deep: whether to decode all images and compare their contents.
-    max_pixels: largest height times width of a file, as for a run.
+  `folder` is the result of `registry.locate`, and `options` has all options.
+  `deep` decodes all images and compares their contents.
 
   Raises:
     ConfigError: for an unknown option or value.
@@ -162,13 +153,13 @@ def _matches(
 
 
 def _hidden(query: Record, protocol: protocols.Protocol) -> set[int]:
-  """Returns the cameras whose images are hidden from a query."""
+  """Cameras whose images are hidden from a query."""
   hidden = {two for one, two in protocol.common_places if one == query.camera}
   return hidden | {query.camera} if protocol.same_camera else hidden
 
 
 def _named(is_error: bool, what: str, names: Sequence[Any]) -> list[Finding]:
-  """Returns a finding with the first `SHOWN` names, none without names."""
+  """Makes a finding with the first `SHOWN` names, none without names."""
   if not names:
     return []
   more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
@@ -177,7 +168,7 @@ def _named(is_error: bool, what: str, names: Sequence[Any]) -> list[Finding]:
 
 
 def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-  """Calls `work` for all items; returns results other than None, in order."""
+  """Results of `work` other than None, in the order of the items."""
 
   def some(start: int) -> list[Any]:
     return [work(item) for item in items[start : start + _TASK]]
@@ -216,10 +207,7 @@ def _look(root: Path, paths: Sequence[str], max_pixels: int) -> list[Finding]:
 def _decode(
   dataset: Dataset, root: Path, records: Sequence[Record], max_pixels: int
 ) -> list[Finding]:
-  """Decodes every image, and finds images of different splits that are equal.
-
-  Images are compared by the hash of their file or pixels.
-  """
+  """Decodes all images, and compares the hashes of files or pixels."""
   read = registry.open_source(root, dataset, records)
   small = decoder.Decoder(8, 8, max_pixels=max_pixels)
 
@@ -248,11 +236,7 @@ def _decode(
 
 
 def check(report: Report, root: str | os.PathLike) -> None:
-  """Refuses a data set with errors.
-
-  Raises:
-    DataError: with the number of errors, and the first of them.
-  """
+  """Raises DataError with the number of errors, and the first of them."""
   wrong = [finding.what for finding in report.findings if finding.is_error]
   if wrong:
     raise errors.DataError(

@@ -29,38 +29,25 @@ SOURCES = 'sources.json'  # the inputs of a built data set
 
 
 class Prepared(NamedTuple):
-  """All images of a data set.
-
-  Attributes:
-    dataset: description of the data set.
-    options: values of all of its options.
-    images: pixels, memory-mapped.
-    people: person of each image, a number as in `Record.person`.
-    cameras: camera of each image, a number as published.
-    modalities: 0 visible, 1 infrared.
-    splits: strings as in `Record.split`.
-    names: path and part of each image, `[M]`, unique.
-    files: SHA-256 of the file or pixels of each image, strings.
-    digest: hash of the inputs of the images.
-  """
+  """All images of a data set, memory-mapped."""
 
   dataset: Dataset
-  options: dict[str, Any]
+  options: dict[str, Any]  # values of all options
   images: UInt8[np.ndarray, 'M H W ch']
-  people: Int32[np.ndarray, ' M']
-  cameras: Int32[np.ndarray, ' M']
-  modalities: Int32[np.ndarray, ' M']
-  splits: Shaped[np.ndarray, ' M']
-  names: tuple[str, ...]
-  files: Shaped[np.ndarray, ' M']
-  digest: str
+  people: Int32[np.ndarray, ' M']  # as in `Record.person`
+  cameras: Int32[np.ndarray, ' M']  # numbers as published
+  modalities: Int32[np.ndarray, ' M']  # 0 visible, 1 infrared
+  splits: Shaped[np.ndarray, ' M']  # as in `Record.split`
+  names: tuple[str, ...]  # path and part of each image, unique
+  files: Shaped[np.ndarray, ' M']  # SHA-256 of file or pixels
+  digest: str  # hash of the inputs of the images
 
   def rows(self, *splits: str) -> Int[np.ndarray, ' rows']:
-    """Returns the rows of the images of some splits, ascending."""
+    """Rows of the images of some splits, ascending."""
     return np.flatnonzero(np.isin(self.splits, splits))
 
   def files_of(self, *splits: str) -> list[str]:
-    """Returns the hashes of the files of some splits."""
+    """Hashes of the files of some splits."""
     return self.files[self.rows(*splits)].tolist()
 
 
@@ -75,13 +62,11 @@ def open_prepared(
   Args:
     root: folder written by `prepare`, or the official folder or its parent.
     spec: `NAME[:option=value,...]`.
-    decoder: settings of the decoder.
     advance: called with the number of further images that are decoded.
 
   Raises:
     ConfigError: for an unknown name, option or value.
-    DataError: for files that are not as published, and for images that cannot
-      be decoded.
+    DataError: for files not as published, or images that cannot be decoded.
   """
   dataset, options = registry.parse(spec)
   base = files.check_root(root)
@@ -131,18 +116,13 @@ def prepare(
   Args:
     source: official folder of the data set, as `registry.locate` returns it.
     spec: `NAME[:option=value,...]`.
-    out: folder to write to.
-    decoder: settings of the decoder.
-    verify: whether to compare the SHA-256 of the files with the recorded
-      hashes, and not only sizes and modification times.
+    verify: compares the SHA-256 of the files, not only sizes and times.
     on_build: called with the number of further images that are written.
     on_decode: called with the number of further images that are decoded.
 
   Raises:
-    ConfigError: for an unknown name, option or value, or when
-      tensorflow-datasets is not installed.
-    DataError: for files that are not as published, images that cannot be
-      decoded, and files that changed since they were prepared.
+    ConfigError: for an unknown name or option, or without tensorflow-datasets.
+    DataError: for files not as published or changed, or unreadable images.
   """
   dataset, options = registry.parse(spec)
   base = Path(out).expanduser().absolute()
@@ -209,7 +189,6 @@ def _check_unchanged(source: Path, built: Path, verify: bool) -> None:
 
 
 def _read_sources(built: Path) -> dict[str, Any]:
-  """Returns what `_build` has written in `SOURCES`."""
   try:
     return integrity.read(built / SOURCES)
   except ValueError as error:
@@ -229,7 +208,6 @@ def _open_built(
   decoder: Decoder,
   advance: Advance | None,
 ) -> Prepared:
-  """Opens the arrays beside a built data set."""
   sources = _read_sources(built)
   records = [
     Record(path, person, camera, modality, split, tuple(part))
@@ -263,10 +241,7 @@ def _open_built(
 def _reader(
   built: Path, records: Sequence[Record], written: Sequence[str]
 ) -> Callable[[int], bytes]:
-  """Returns a function that reads the file of the k-th record.
-
-  Both raise an IntegrityError for damaged files.
-  """
+  """Returns a reader of the k-th file; both raise IntegrityError for damage."""
   # The exceptions of the libraries for damaged files have no common class.
   try:
     splits = builder.open_splits(built)
@@ -305,7 +280,6 @@ def _join(
   hashes: Sequence[str],
   made_of: str,
 ) -> Prepared:
-  """Puts images and the labels of their records together."""
   people, cameras, modalities = (
     np.asarray([getattr(r, field) for r in records], np.int32)
     for field in ('person', 'camera', 'modality')

@@ -22,11 +22,7 @@ BATCHES = {f'data_batch_{k}': 'train' for k in range(1, 6)} | {
 
 
 def load(path: Path) -> tuple[UInt8[np.ndarray, 'M 32 32 3'], list[int]]:
-  """Returns the images and labels of a batch.
-
-  Raises:
-    DataError: when the file is no batch, or holds objects other than arrays.
-  """
+  """Reads the images and labels of a batch; DataError for other content."""
   if not path.is_file():
     raise errors.DataError(
       f'no file {path.name}', str(path.parent), layout.HELP

@@ -42,15 +42,7 @@ def read(root: Path) -> list[Record]:
 
 
 def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-  """Returns the lines of the manifest by column.
-
-  Args:
-    root: folder of the files and the manifest.
-    columns: required columns.
-
-  Raises:
-    DataError: for a missing manifest, column or file, or a wrong value.
-  """
+  """Lines of the manifest, with values by column, or raises DataError."""
   file = root / MANIFEST
   if not file.is_file():
     raise errors.DataError(f'no file {MANIFEST}', str(root), layout.HELP)
@@ -91,11 +83,7 @@ def _check(row: dict[str, str], where: str) -> None:
 
 
 def _numbers(words: list[str]) -> dict[str, int]:
-  """Returns a number for each word.
-
-  If all words are different numbers, they are kept; otherwise the words are
-  numbered from 1 in alphabetical order.
-  """
+  """Keeps words that are different numbers, or numbers them from 1."""
   unique = sorted(set(words))
   counted = {word: number for number, word in enumerate(unique, 1)}
   try:

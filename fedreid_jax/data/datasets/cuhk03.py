@@ -218,7 +218,6 @@ def _split(root: Path, listed: str, trial: int) -> dict[str, list[str]]:
 
 
 def _write(root: Path, photos: Photos) -> None:
-  """Writes cuhk-03.mat, as HDF5, and the split files of the new protocol."""
   import h5py
   from scipy import io
 
@@ -246,7 +245,6 @@ def _write(root: Path, photos: Photos) -> None:
 
 
 def _table(mat: Any, images: np.ndarray, edge: int) -> Any:
-  """Writes the persons of a camera pair and returns a reference to them."""
   cells = np.empty((IMAGES, len(images)), object)
   for image, person in np.ndindex(cells.shape):
     camera, shot = divmod(image, IMAGES // 2)
@@ -274,7 +272,7 @@ def _cell(mat: Any, name: str, refs: np.ndarray) -> Any:
 
 
 def _config(photos: Photos, shots: int) -> dict[str, np.ndarray]:
-  """Returns the split of the new protocol, a first shot of each as query."""
+  """Split of the new protocol, with a first shot of each person as query."""
   names, labels, cameras = [], [], []
   rows: dict[str, list[int]] = {'train': [], 'query': [], 'gallery': []}
   train = photos.halves()[0]

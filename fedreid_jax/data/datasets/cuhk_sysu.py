@@ -75,7 +75,7 @@ def _structs(root: Path, variable: str) -> list[dict[str, Any]]:
 
 
 def _list(value: Any) -> list[Any]:
-  """Returns a list of structs; MATLAB stores a list of one as its element."""
+  """Makes a list of structs; MATLAB stores a list of one as its element."""
   return list(value) if isinstance(value, list | np.ndarray) else [value]
 
 
@@ -123,7 +123,6 @@ def write(root: Path, photos: Photos) -> None:
 
 
 def _struct_array(rows: list[dict]) -> np.ndarray:
-  """Returns a MATLAB struct array with one row."""
   array = np.empty((1, len(rows)), [(name, object) for name in rows[0]])
   for place, row in enumerate(rows):
     array[0, place] = tuple(row.values())

@@ -1,7 +1,4 @@
-"""Visible data sets with a published split in training and test images.
-
-Market-1501, DukeMTMC-reID, MSMT17, CUHK02 and iLIDS-VID.
-"""
+"""Visible data sets with a published split in training and test images."""
 
 from pathlib import Path
 
@@ -29,10 +26,7 @@ def _market1501(root: Path, junk: bool) -> list[Record]:
 
 
 def _write_boxes(root: Path, photos: Photos, cameras: int, name: str) -> None:
-  """Writes train images of half of the persons, query and gallery of others.
-
-  The first shots of a test person are queries.
-  """
+  """Trains on half of the persons; first shots of the others are queries."""
   train = photos.halves()[0]
   for person, camera, shot in photos.views(cameras):
     # The last test person is left for junk and distractors.
@@ -46,7 +40,6 @@ def _write_boxes(root: Path, photos: Photos, cameras: int, name: str) -> None:
 
 
 def _write_market1501(root: Path, photos: Photos) -> None:
-  """Writes the three folders, with junk (-1) and distractors (0)."""
   name = '{}_c{}s1_{:06d}_01.jpg'
   _write_boxes(root, photos, 6, name)
   last = photos.people[-1]
@@ -99,10 +92,7 @@ MSMT17_FOLDERS = (('train', 'test'), ('mask_train_v2', 'mask_test_v2'))
 
 
 def _msmt17(root: Path, val: str) -> list[Record]:
-  """Reads the data set.
-
-  The validation list is a split ('val'), part of 'train', or unused ('drop').
-  """
+  """Reads the data set; the list 'val' is a split, in 'train', or dropped."""
   for train, test in MSMT17_FOLDERS:
     if (root / train).is_dir() and (root / test).is_dir():
       break
@@ -129,7 +119,6 @@ def _msmt17(root: Path, val: str) -> list[Record]:
 
 
 def _write_msmt17(root: Path, photos: Photos) -> None:
-  """Writes train, test and the four lists of version 1."""
   lists = {'train': [], 'val': [], 'query': [], 'gallery': []}
   train, test = photos.halves()
   for person, camera, shot in photos.views(15):
@@ -191,7 +180,6 @@ def _cuhk02(root: Path, split: str) -> list[Record]:
 
 
 def _write_cuhk02(root: Path, photos: Photos) -> None:
-  """Writes five pairs of cameras, with persons numbered anew in each."""
   for person, camera, shot in photos.views(2):
     folder = f'Dataset/P{person % 5 + 1}/cam{camera + 1}'
     name = f'{folder}/{person // 5 + 1:03d}_{shot + 1:02d}_.png'
@@ -251,7 +239,6 @@ def _ilids_vid(root: Path, frames: str, trial: int) -> list[Record]:
 
 
 def _write_ilids_vid(root: Path, photos: Photos) -> None:
-  """Writes tracks, single images and ten permutations of the persons."""
   from scipy import io
 
   for person, camera, shot in photos.views(2):

@@ -1,9 +1,8 @@
 """Small data sets of which a draw tests some persons.
 
-CUHK01, VIPeR, QMUL i-LIDS, 3DPeS, PRID 2011, CAVIAR4REID and QMUL GRID. With
-`split=images`, the default, the protocol draws ten halves of the persons. The
-other splits are of the papers that train on a part of the persons and test on
-all images of the others: queries from one view, gallery from the other.
+With `split=images`, the default, the protocol draws ten halves of the persons.
+The other splits are of the papers that train on a part of the persons and test
+on all images of the others: queries from one view, gallery from the other.
 
 `split=half` is the split of Zhuang et al. (MM 2020, Table 1) for half of the
 persons. Their draw had no seed and cannot be reproduced; here the same
@@ -40,14 +39,7 @@ def _half(
   tested: int,
   has_cameras: bool = True,
 ) -> Callable[..., list[Record]]:
-  """Returns a reader with the options `OPTIONS`.
-
-  Args:
-    images: `(root) -> records` of all images, by cameras 1 and 2 if any.
-    people: number of persons of the published data set.
-    tested: number of these that `split=half` tests.
-    has_cameras: whether cameras are known; otherwise two are drawn.
-  """
+  """Returns a reader; `split=half` tests on `tested` of `people` persons."""
 
   def read(root: Path, split: str, trial: int) -> list[Record]:
     records = images(root)
@@ -94,13 +86,7 @@ def _two_views(records: Sequence[Record], trial: int) -> list[Record]:
 def _numbered(
   folder: str, pattern: str, camera: Callable[[int], int]
 ) -> Callable[[Path], list[Record]]:
-  """Reads images whose names are the numbers of person and image.
-
-  Args:
-    folder: folder of the images.
-    pattern: regular expression with the groups person and image.
-    camera: camera of an image by its number.
-  """
+  """Reads images named by person and number; `camera` takes the number."""
   return lambda root: [
     Record(name, person, camera(image), 0, 'images')
     for name, person, image in layout.named(root, folder, pattern)
@@ -381,19 +367,16 @@ _caviar_images = _numbered(
 
 
 def _caviar(root: Path, split: str, trial: int) -> list[Record]:
-  """Reads all images, or `split=views` of FedReIDBench.
-
-  The journal version (section 5.4, table 5) draws 36 persons seen in both views
-  and ranks all images of one view for all images of the other. The images of
-  all other persons are 'train'.
-  """
+  """Reads all images, or 36 persons of both views and others as 'train'."""
   records = _caviar_images(root)
   if split == 'images':
     return records
   first, second = (
     {r.person for r in records if r.camera == camera} for camera in SIDES
   )
-  # The paper does not print the seed of its draw.
+  # The journal version of FedReIDBench (section 5.4, table 5) draws 36 persons
+  # seen in both views and ranks all images of one view for all images of the
+  # other. It does not print the seed of its draw.
   rng = np.random.default_rng([trial, 0])
   tested = rng.permutation(sorted(first & second))[:CAVIAR_TESTED].tolist()
   return _divide(records, (first | second) - {*tested}, 'train')
@@ -430,12 +413,10 @@ GRID_PARTITIONS = 'features_and_partitions.mat'
 
 
 def _grid(root: Path, split: str, trial: int) -> list[Record]:
-  """Reads all images, a published half ('official'), or `split=views`.
-
-  The journal version of FedReIDBench (section 5.4, table 5) does not train on
-  this data set and tests on all 250 persons, one view against the other.
-  """
-  # With 'views' the paper does not mention whether the distractors are ranked.
+  """Reads all images, a published half ('official'), or 250 persons by view."""
+  # 'views' is of the journal version of FedReIDBench (section 5.4, table 5). It
+  # does not train on this data set, and tests on all 250 persons, one view
+  # against the other. It does not mention whether the distractors are ranked.
   # Here they are, as in all other tests of this data set.
   train = _grid_train(root, trial) if split == 'official' else ()
   records = []
@@ -463,7 +444,6 @@ def _grid_train(root: Path, trial: int) -> set[int]:
 
 
 def _write_grid(root: Path, photos: Photos) -> None:
-  """Writes pairs of probe and gallery, distractors, and ten partitions."""
   from scipy import io
 
   *pairs, last = photos.people

@@ -1,6 +1,6 @@
 """Visible and infrared data sets: SYSU-MM01, RegDB and LLCM.
 
-Infrared images ask for visible ones, or the other way round.
+Queries are infrared and the gallery is visible, or the other way round.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from fedreid_jax.data.datasets.records import (
 
 
 def _side(direction: str, modality: int) -> str:
-  """Returns the split of the test images of a modality."""
+  """Split of the test images of a modality."""
   is_query = direction.startswith(MODALITIES[modality])
   return 'query' if is_query else 'gallery'
 
@@ -36,11 +36,7 @@ SYSU_INFRARED = (3, 6)  # of cameras 1 to 6
 
 
 def _sysu_mm01(root: Path, val: str) -> list[Record]:
-  """Reads the data set; infrared test images are queries.
-
-  The validation persons are a split ('val'), part of 'train', or unused
-  ('drop').
-  """
+  """Reads the data set; validation persons are 'val', 'train' or dropped."""
   split_of: dict[int, str] = {}
   for split in ('train', 'val', 'test'):
     for person in layout.identities(root, f'exp/{split}_id.txt'):
@@ -72,11 +68,7 @@ def _sysu_mm01(root: Path, val: str) -> list[Record]:
 def sysu_permutations(
   root: Path,
 ) -> dict[tuple[int, int], Integer[np.ndarray, 'trials _']]:
-  """Returns the official gallery permutations by (person, camera).
-
-  Returns:
-    Permutations of the images for each trial, counted from 1, as
-    `trials.sysu_official_gallery` takes them.
+  """Gallery permutations of the images for `trials.sysu_official_gallery`.
 
   Raises:
     DataError: when `exp/rand_perm_cam.mat` is missing or cannot be read.
@@ -94,7 +86,6 @@ def sysu_permutations(
 
 
 def _write_sysu_mm01(root: Path, photos: Photos) -> None:
-  """Writes six cameras, the lists of persons and the gallery permutations."""
   from scipy import io
 
   for person, camera, shot in photos.views(6):
@@ -149,7 +140,6 @@ SYSU_MM01 = Dataset(
 
 
 def _regdb(root: Path, trial: int, direction: str) -> list[Record]:
-  """Reads one of ten trials."""
   records = []
   for part in ('train', 'test'):
     for modality, side in enumerate(('visible', 'thermal')):
@@ -164,7 +154,6 @@ def _regdb(root: Path, trial: int, direction: str) -> list[Record]:
 
 
 def _write_regdb(root: Path, photos: Photos) -> None:
-  """Writes ten images of a person in both modalities and ten trials."""
   names: dict[str, dict[int, list[str]]] = {}
   sides = {'visible': photos.visible, 'thermal': photos.infrared}
   for side, images in sides.items():

@@ -19,11 +19,7 @@ BOXES = {
 
 
 def images(root: Path, below: str = '') -> list[str]:
-  """Returns the image files of a folder of the archive, sorted.
-
-  Raises:
-    DataError: when the folder is missing or holds no image.
-  """
+  """Image files of a folder, sorted; raises DataError if there are none."""
   if not (root / below).is_dir():
     raise errors.DataError(f'no folder {below}', str(root), HELP)
   found = [
@@ -37,16 +33,10 @@ def images(root: Path, below: str = '') -> list[str]:
 
 
 def parse(pattern: str, name: str, root: Path) -> tuple[int, ...]:
-  """Returns the numbers in a file's name.
+  """Numbers in a file's name, the groups of a regular expression.
 
-  Args:
-    pattern: regular expression for the path, or if it has no '/' for the last
-      part of the path; its groups are the numbers.
-    name: path of the file, relative to the root.
-    root: root of the archive, for messages.
-
-  Raises:
-    DataError: when the name does not match the pattern.
+  A pattern without '/' is for the last part of the path. A DataError is raised
+  when the name does not match.
   """
   own = name if '/' in pattern else name.rpartition('/')[2]
   match = re.fullmatch(pattern, own, re.IGNORECASE)
@@ -66,11 +56,7 @@ def named(
 
 
 def check_camera(camera: int, cameras: range, name: str, root: Path) -> None:
-  """Refuses a camera that the data set does not have.
-
-  Raises:
-    DataError: naming the file.
-  """
+  """Raises DataError for a camera that the data set does not have."""
   if camera not in cameras:
     raise errors.DataError(
       f'camera {camera} in {name!r}',
@@ -82,11 +68,7 @@ def check_camera(camera: int, cameras: range, name: str, root: Path) -> None:
 def from_names(
   root: Path, below: str, pattern: str, split: str, cameras: range
 ) -> list[Record]:
-  """Reads a folder of images whose names have person and camera.
-
-  Raises:
-    DataError: for a name that does not match or an unknown camera.
-  """
+  """Reads images named by person and camera; DataError for other names."""
   records = []
   for name, person, camera in named(root, below, pattern):
     check_camera(camera, cameras, name, root)
@@ -97,14 +79,7 @@ def from_names(
 def from_boxes(
   root: Path, pattern: str, cameras: range, below: str = ''
 ) -> list[Record]:
-  """Reads the folders `BOXES` as `from_names` reads one.
-
-  Args:
-    root: root of the archive.
-    pattern: regular expression with the groups person and camera.
-    cameras: valid camera numbers.
-    below: what stands before the names of the folders, with '/' at its end.
-  """
+  """Reads the folders `BOXES` after the prefix `below`, with '/' at its end."""
   return [
     record
     for split, folder in BOXES.items()
@@ -113,11 +88,7 @@ def from_boxes(
 
 
 def lines(root: Path, name: str) -> Iterator[list[str]]:
-  """Yields the words of every line of a list file.
-
-  Raises:
-    DataError: when the file is missing, not text or empty.
-  """
+  """Words of each line of a file; DataError if missing, empty or binary."""
   path = root / name
   try:
     text = path.read_text(encoding='utf-8')
@@ -132,11 +103,7 @@ def lines(root: Path, name: str) -> Iterator[list[str]]:
 
 
 def identities(root: Path, name: str) -> list[int]:
-  """Reads a list of identities separated by commas or spaces, and sorts them.
-
-  Raises:
-    DataError: when the file is missing or holds other words.
-  """
+  """Sorted identities of a list file; raises DataError for other words."""
   words = ' '.join(' '.join(row) for row in lines(root, name))
   try:
     return sorted(int(word) for word in words.replace(',', ' ').split())
@@ -145,11 +112,7 @@ def identities(root: Path, name: str) -> list[int]:
 
 
 def require(root: Path, names: Iterable[str]) -> None:
-  """Checks that the files of a list exist.
-
-  Raises:
-    DataError: naming the first missing files.
-  """
+  """Raises DataError with the first missing files of a list."""
   names = [*names]
   folders = {name.rpartition('/')[0] for name in names}
   present = {
@@ -170,17 +133,7 @@ def require(root: Path, names: Iterable[str]) -> None:
 def matlab(
   root: Path, name: str, variable: str, simplify_cells: bool = False
 ) -> Any:
-  """Returns a variable of a `.mat` file of MATLAB 4 to 7.2.
-
-  Args:
-    root: root of the archive.
-    name: path of the file, relative to the root.
-    variable: name of the variable.
-    simplify_cells: whether to convert structs to dicts and cells to lists.
-
-  Raises:
-    DataError: when the file or variable is missing or cannot be read.
-  """
+  """Reads a variable of MATLAB 4 to 7.2; raises DataError if it cannot."""
   from scipy import io
 
   path = root / name

@@ -34,7 +34,7 @@ class _Array:
     self.state = state
 
   def value(self) -> np.ndarray:
-    """Returns the array, which must be of bytes in C or Fortran order."""
+    """The array, which must be of bytes in C or Fortran order."""
     _, shape, dtype, fortran, data = self.state
     if not isinstance(dtype, _Dtype) or dtype.code != 'u1':
       raise pickle.UnpicklingError('an array of anything but bytes')
@@ -63,8 +63,7 @@ class _Unpickler(pickle.Unpickler):
 def load(path: Path) -> Any:
   """Reads a pickled dict of byte arrays, bytes, numbers and containers.
 
-  Raises:
-    DataError: when the file is damaged or holds other objects.
+  A DataError is raised when the file is damaged or holds other objects.
   """
   try:
     with open(path, 'rb') as file:

@@ -42,7 +42,6 @@ class Record(NamedTuple):
     person: number as published; `Dataset.nobody` has those that are of no one
       person. The same number in two splits is the same person.
     camera: number as published, from 1; 0 if nothing is known of cameras.
-    modality: 0 visible, 1 infrared.
     split: 'train' or 'val' for training; 'query' and 'gallery' for tests, and
       'query+gallery' for images that are both; 'images' if the protocol divides
       the identities, with 'distractor' in every gallery; 'test' of a
@@ -54,7 +53,7 @@ class Record(NamedTuple):
   path: str
   person: int
   camera: int
-  modality: int
+  modality: int  # 0 visible, 1 infrared
   split: str
   part: tuple[int, ...] = ()
 
@@ -74,7 +73,7 @@ class Count(NamedTuple):
 
 
 def divided(*sizes: tuple[int | None, ...]) -> dict[str, Count]:
-  """Returns the published sizes of training, query and gallery images."""
+  """Published sizes of training, query and gallery images."""
   splits = ('train', 'query', 'gallery')
   return {s: Count(*own) for s, own in zip(splits, sizes, strict=True)}
 
@@ -86,37 +85,30 @@ class Dataset(NamedTuple):
   """A published data set.
 
   Attributes:
-    name: name for users.
-    title: name that its authors use.
-    read: `(root, **options) -> records`, in any order.
     counts: `{value: {split: Count}}` of the official archive, by the value of
       the first option; the value None stands for all others.
-    protocol: name of its test protocol.
-    page: official page that describes and distributes it.
     miniature: `(root, photos)`, writes some persons in its official layout.
     folders: names of its unpacked archive, if the root is one level above.
-    options: choices of every option, the default first.
     extract: `(root) -> (record) -> uint8 [H, W, 3]` for images that are parts
       of files.
     nobody: numbers of persons that stand for many persons: junk, which is never
       ranked, and distractors, which match no query.
-    note: important remark on its use, one line.
   """
 
   name: str
-  title: str
-  read: Callable[..., list[Record]]
+  title: str  # name that its authors use
+  read: Callable[..., list[Record]]  # `(root, **options) -> records`, unsorted
   counts: Mapping[Any, Mapping[str, Count]]
-  protocol: str
-  page: str
+  protocol: str  # name of its test protocol
+  page: str  # official page
   miniature: Callable[[Path, Photos], None]
   folders: tuple[str, ...] = ()
-  options: Mapping[str, tuple[Any, ...]] = {}
+  options: Mapping[str, tuple[Any, ...]] = {}  # default first
   extract: Callable[[Path], Extract] | None = None
   nobody: tuple[int, ...] = (JUNK,)
-  note: str = ''
+  note: str = ''  # one line
 
   def expected(self, options: Mapping[str, Any]) -> Mapping[str, Count]:
-    """Returns the published size of each split, {} if none is published."""
+    """Published size of each split, {} if none is published."""
     first = next(iter(options.values()), None)
     return self.counts.get(first, self.counts.get(None, {}))

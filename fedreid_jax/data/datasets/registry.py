@@ -32,11 +32,7 @@ DATASETS = {
 
 
 def get(name: str) -> Dataset:
-  """Returns a data set by its name.
-
-  Raises:
-    ConfigError: for an unknown name.
-  """
+  """Finds a data set by its name, or raises ConfigError."""
   if name not in DATASETS:
     raise errors.ConfigError(
       f'unknown data set {name!r}', 'dataset', errors.one_of(name, DATASETS)
@@ -45,13 +41,7 @@ def get(name: str) -> Dataset:
 
 
 def parse(spec: str) -> tuple[Dataset, dict[str, Any]]:
-  """Returns the data set and all options of `NAME[:option=value,...]`.
-
-  Options that are not given have their defaults.
-
-  Raises:
-    ConfigError: for an unknown name, option or value.
-  """
+  """Data set and all options of `NAME[:option=value,...]`, or ConfigError."""
   name, _, rest = spec.partition(':')
   given = {}
   for part in filter(None, rest.split(',')):
@@ -66,13 +56,7 @@ def parse(spec: str) -> tuple[Dataset, dict[str, Any]]:
 
 
 def check_options(dataset: Dataset, given: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns all options, with defaults for those not given.
-
-  Values may be given as text.
-
-  Raises:
-    ConfigError: for an unknown option or value.
-  """
+  """All options, with defaults; ConfigError for an unknown option or value."""
   unknown = sorted(set(given) - set(dataset.options))
   if unknown:
     known = ', '.join(dataset.options) or 'none'
@@ -98,13 +82,7 @@ def check_options(dataset: Dataset, given: Mapping[str, Any]) -> dict[str, Any]:
 def locate(
   dataset: Dataset, root: str | os.PathLike, where: str = 'data.root'
 ) -> Path:
-  """Returns the folder of a data set: the root, or a folder below it.
-
-  All other functions take the returned folder.
-
-  Raises:
-    DataError: when the folder is missing or an archive.
-  """
+  """Folder of a data set: the root or one below; DataError if there is none."""
   path = files.check_root(root, where)
   # A folder with the name of the data set may hold the folder of its unpacked
   # archive: `ROOT/market1501/Market-1501-v15.09.15`.
@@ -117,12 +95,7 @@ def locate(
 
 
 def read(dataset: Dataset, folder: Path, **options: Any) -> list[Record]:
-  """Reads a data set, sorted by path and part.
-
-  Args:
-    dataset: the data set.
-    folder: its unpacked archive, as `locate` returns it.
-    **options: values of some of its options.
+  """Reads a data set from the result of `locate`, sorted by path and part.
 
   Raises:
     ConfigError: for an unknown option or value.
@@ -149,8 +122,7 @@ def open_source(
 ) -> Callable[[Record], bytes | UInt8[np.ndarray, 'H W 3']]:
   """Returns a function that reads the bytes of a file, or pixels for a part.
 
-  The function raises ValueError for a missing part, and OSError for a file that
-  cannot be read.
+  It raises ValueError for a missing part, and OSError for an unreadable file.
   """
   # A data set with a container can also come as a folder of image files.
   extract: Any = None

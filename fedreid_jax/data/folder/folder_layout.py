@@ -25,55 +25,32 @@ EXPECTED = 'the layout is domain/identity/image; see docs/photographs.md'
 
 
 class Listing(NamedTuple):
-  """The files of a domain with the labels of their names or of a manifest.
+  """The files of a domain with the labels of their names or of a manifest."""
 
-  Attributes:
-    folder: folder that the names are relative to.
-    names: paths of the files.
-    identities: name of the person in each file.
-    cameras: camera of each file, None if nothing is known of cameras.
-    splits: split of each file, in `LEARN` or `TEST`; empty if not given.
-    modalities: 0 visible or 1 infrared for each file; empty if all are visible.
-    origin: hash of labels that are not in the names, '' if there are none.
-  """
-
-  folder: Path
+  folder: Path  # the names are relative to it
   names: list[str]
-  identities: list[str]
-  cameras: list[str] | None
-  splits: tuple[str, ...] = ()
-  modalities: tuple[int, ...] = ()
-  origin: str = ''
+  identities: list[str]  # name of the person in each file
+  cameras: list[str] | None  # None if nothing is known
+  splits: tuple[str, ...] = ()  # in `LEARN` or `TEST`, or none
+  modalities: tuple[int, ...] = ()  # 0 visible, 1 infrared; empty: visible
+  origin: str = ''  # hash of labels not in the names, or ''
 
 
 class Layout(NamedTuple):
-  """The domains of a folder.
+  """The domains of a folder."""
 
-  Attributes:
-    kind: description for users.
-    domains: names of the domains.
-    read: `(name) -> Listing` of a domain.
-    cameras_from: origin of the cameras, for users.
-    split: whether training and test images are listed.
-  """
-
-  kind: str
+  kind: str  # description for users
   domains: tuple[str, ...]
-  read: Callable[[str], Listing]
-  cameras_from: str = 'names'
-  split: bool = False
+  read: Callable[[str], Listing]  # `(name) -> Listing` of a domain
+  cameras_from: str = 'names'  # origin of the cameras, for users
+  split: bool = False  # training and test images are listed
 
 
 class Label(NamedTuple):
-  """Identity and camera of an image, by its path.
+  """Identity and camera of an image, by its path."""
 
-  Attributes:
-    identity: name of the person, after the domain if there are several.
-    camera: name of the camera, '' if nothing is known of cameras.
-  """
-
-  identity: str
-  camera: str
+  identity: str  # after the domain if there are several
+  camera: str  # '' if nothing is known of cameras
 
 
 class _Patterns(NamedTuple):
@@ -86,16 +63,10 @@ _Labelled = Callable[[Path, list[str], list[str]], Listing]
 
 
 def find(root: Path, config: Any, needs_cameras: bool) -> Layout:
-  """Returns the layout of a folder.
+  """Finds the layout of a folder, or raises DataError.
 
-  Args:
-    root: the folder, which exists.
-    config: `config.data`: `identity_pattern`, `camera_pattern`.
-    needs_cameras: whether each client is a camera, so that a number at the end
-      of a name is read as one.
-
-  Raises:
-    DataError: for a folder without images, or of no known layout.
+  `needs_cameras` reads a number at the end of a name as a camera, since each
+  client is one.
   """
   if (root / csv_manifest.MANIFEST).is_file():
     return of_manifest(root)
@@ -147,17 +118,11 @@ def find(root: Path, config: Any, needs_cameras: bool) -> Layout:
 
 
 def labels(root: Path, config: Any) -> dict[str, Label]:
-  """Returns the labels of images by their paths relative to a folder.
+  """Labels of images by their paths relative to a folder, an absolute path.
 
   The labels are the same as in training on the folder, with cameras where names
-  have them. Images that training would leave out have no label.
-
-  Args:
-    root: absolute path of the folder.
-    config: `config.data`: `identity_pattern`, `camera_pattern`.
-
-  Raises:
-    DataError: for a folder of no known layout.
+  have them. Images that training would leave out have no label. A DataError is
+  raised for a folder of no known layout.
   """
   pattern = config.camera_pattern
   # No user has chosen these two patterns for the names of this folder.
@@ -186,8 +151,8 @@ def _name_of(root: Path) -> str:
 def of_boxes(root: Path) -> Layout:
   """Reads a folder whose folders and files are named as in Market-1501.
 
-  Cameras may have any number, and the rest of a name any form. Without `query`
-  and `bounding_box_test` there are no test images.
+  Cameras may have any number. Without `query` and `bounding_box_test` there are
+  no test images.
 
   Raises:
     DataError: for a missing folder, or a name that does not match.
@@ -216,13 +181,10 @@ def of_boxes(root: Path) -> Layout:
 
 
 def of_manifest(root: Path) -> Layout:
-  """Reads manifest.csv.
+  """Reads manifest.csv, or raises DataError.
 
   The columns path and identity are required. The column domain divides the
   images into domains.
-
-  Raises:
-    DataError: for a manifest that is not as described.
   """
   where = str(root / csv_manifest.MANIFEST)
   by_domain: dict[str, list[dict[str, str]]] = {}
@@ -303,11 +265,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def _below(root: Path, depth: int, layout: str) -> list[str]:
-  """Returns the files in folders of the root.
-
-  Raises:
-    DataError: without files, or for a file in fewer than `depth - 1` folders.
-  """
+  """Files in at least `depth - 1` folders of the root."""
   paths = [path for path in files.list_files(root) if '/' in path]
   if not paths:
     raise errors.DataError('no images', str(root), EXPECTED)
@@ -327,7 +285,7 @@ def _has_folders(folder: Path) -> bool:
 
 
 def _are_domains(root: Path, folders: Sequence[str]) -> bool:
-  """Returns whether all names begin with a person, and a folder has several."""
+  """Whether all names begin with a person, and a folder has several."""
   people = [
     {names.person(path) for path in files.list_files(root, folder)}
     for folder in folders

@@ -1,9 +1,9 @@
 """A folder of images on disk as a federation.
 
-`folder_layout` recognises the domains, identities and cameras. Several domains
-are clients and targets. A single data set is divided by persons: its folders or
-its manifest list the test images, or `data.held_out` draws the persons of the
-test. Hidden files and Thumbs.db are ignored; any other file must be an image.
+Several domains are clients and targets. A single data set is divided by
+persons: its folders or its manifest list the test images, or `data.held_out`
+draws the persons of the test. Hidden files and Thumbs.db are ignored; any other
+file must be an image.
 """
 
 import contextlib
@@ -40,56 +40,37 @@ Rows = dict[str, Int[np.ndarray, '...']]  # by domain
 
 
 class _Domain(NamedTuple):
-  """One domain.
-
-  Attributes:
-    images: images and labels.
-    cameras: names by camera number, empty if nothing is known of cameras.
-    splits: split of each image as in `Listing.splits`, or '' for each.
-    files: SHA-256 of the file of each image, strings.
-    digest: hash of the inputs of the images.
-  """
+  """One domain."""
 
   images: Images
-  cameras: list[str]
-  splits: Shaped[np.ndarray, ' M']
-  files: Shaped[np.ndarray, ' M']
-  digest: str
+  cameras: list[str]  # names by number, empty if unknown
+  splits: Shaped[np.ndarray, ' M']  # as in `Listing`, or ''
+  files: Shaped[np.ndarray, ' M']  # SHA-256 of each file
+  digest: str  # hash of the inputs of the images
 
   def rows(self, *splits: str) -> Int[np.ndarray, ' rows']:
-    """Returns the rows of the images of some splits, ascending."""
     return np.flatnonzero(np.isin(self.splits, splits))
 
 
 class _Roles(NamedTuple):
-  """The domains of a run.
-
-  Attributes:
-    sources: domains to train on.
-    targets: domains to test on.
-    public: the public domain, or none.
-    within: whether the targets show other persons of the source domains.
-  """
+  """The domains of a run."""
 
   sources: tuple[str, ...]
   targets: tuple[str, ...]
-  public: tuple[str, ...]
-  within: bool
+  public: tuple[str, ...]  # one domain, or none
+  within: bool  # other persons of the sources are targets
 
 
 def load(config, clients: bool = True) -> Source:
   """Reads the domains of a folder.
 
-  Args:
-    config: `config.data`: `root`, `sources` (empty: every domain that is no
-      target), `targets` (empty: as `held_out` says), `held_out`, `public`,
-      `query`, `world_seed`, and the fields of names and of the decoder.
-    clients: whether to read the training domains, too.
+  Empty `sources` of `config.data` are all domains that are no target. If
+  `targets` is empty, `held_out` decides. `clients=False` leaves the training
+  domains out.
 
   Raises:
     DataError: for data that cannot be trained on.
-    ConfigError: for an unknown query rule, and for colour images that a preset
-      would make grey or invert.
+    ConfigError: for an unknown query rule, or colours that a preset converts.
   """
   root = files.check_root(config.root)
   by_camera = config.client_split in client_split.OF_CAMERAS
@@ -137,11 +118,6 @@ def load(config, clients: bool = True) -> Source:
 
 
 def _roles(config, layout: Layout, root: Path, clients: bool) -> _Roles:
-  """Returns the domains to train and to test on.
-
-  Raises:
-    DataError: for a domain that does not exist or has two roles.
-  """
   present = layout.domains
   sources, targets = tuple(config.sources), tuple(config.targets)
   public = (config.public,) if config.public and clients else ()
@@ -174,11 +150,6 @@ def _roles(config, layout: Layout, root: Path, clients: bool) -> _Roles:
 
 
 def _read(name: str, listing: Listing, config) -> _Domain:
-  """Reads the images and labels of one domain.
-
-  Raises:
-    DataError: for an unreadable image.
-  """
   images, manifest, digest = cache.build(
     listing.folder, listing.names, decoder.of(config)
   )
@@ -216,7 +187,6 @@ def _read(name: str, listing: Listing, config) -> _Domain:
 def _rows(
   config, layout: Layout, roles: _Roles, read: dict[str, _Domain]
 ) -> tuple[Rows, Rows]:
-  """Returns the rows of training images and of test images."""
   if layout.split:
     learn = {name: domain.rows(*LEARN) for name, domain in read.items()}
     return learn, {name: domain.rows(*TEST) for name, domain in read.items()}
@@ -240,10 +210,7 @@ def _rows(
 def _check_overlap(
   roles: _Roles, read: dict[str, _Domain], learn: Rows, test: Rows
 ) -> None:
-  """Refuses persons and files that are both trained on and tested on.
-
-  Persons are compared within a domain, files between all domains.
-  """
+  """Refuses persons (by domain) or files that are trained on and tested on."""
   for name in {*roles.sources} & {*roles.targets}:
     people = read[name].images.identities
     both = np.intersect1d(people[learn[name]], people[test[name]])
@@ -261,13 +228,11 @@ def _check_overlap(
 
 
 def _part(domain: Images, rows: Int[np.ndarray, ' rows']) -> Images:
-  """Returns the images at some rows."""
   # All rows need no copy of the memory-mapped pixels.
   return domain if len(rows) == len(domain.identities) else domain.take(rows)
 
 
 def _target(config, domain: _Domain, rows: Int[np.ndarray, ' rows']) -> Target:
-  """Makes the retrieval test of the test images of a domain."""
   images = _part(domain.images, rows)
   if not domain.cameras:
     # With a view for each image, the camera rule hides no match.
@@ -292,7 +257,7 @@ def _target(config, domain: _Domain, rows: Int[np.ndarray, ' rows']) -> Target:
 
 
 def is_coloured(path: Path, max_pixels: int = decoder.MAX_PIXELS) -> bool:
-  """Returns whether a file is a coloured image; False for other files."""
+  """Whether a file is a coloured image; False for other files."""
   # Files that cannot be read are reported when all are decoded.
   with contextlib.suppress(OSError, SyntaxError, ValueError):
     with decoder.open_image(path.read_bytes(), max_pixels) as image:
@@ -304,16 +269,7 @@ def is_coloured(path: Path, max_pixels: int = decoder.MAX_PIXELS) -> bool:
 
 
 def check_colours(paths: Sequence[Path], config, root: Path) -> None:
-  """Refuses to convert coloured images if only a preset asks for it.
-
-  Args:
-    paths: paths of the images.
-    config: `config.data`: `channels`, `invert`, `colour_as`.
-    root: the folder, for messages.
-
-  Raises:
-    ConfigError: with the option that confirms the conversion.
-  """
+  """Raises ConfigError if only a preset asks to convert coloured images."""
   # The presets for drawings make images grey and invert them. For photographs
   # this would cost accuracy and cause no error.
   changes = {
@@ -347,7 +303,7 @@ def _notices(
   targets: Sequence[Target],
   within: bool,
 ) -> tuple[str, ...]:
-  """Returns the notices of a folder; the first describes its content."""
+  """The notices of a folder; the first describes its content."""
   domains = list(read.values())
   counts = [
     (sum(_people(one.images) for one in domains), 'identity', 'identities'),

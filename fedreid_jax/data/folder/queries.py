@@ -1,7 +1,7 @@
 """Rules that choose held-out persons, and the query images of a target domain.
 
-The rest of the target is the gallery. `random` never makes a query without a
-match in the gallery:
+All other images of the target are the gallery. `random` never makes a query
+without a match in the gallery:
 
   no cameras  one random image of each identity with two images or more
   cameras     one random image of each identity in each camera that has several
@@ -30,29 +30,22 @@ _QUERIES, _HELD_OUT = 0, 1
 
 
 class Chosen(NamedTuple):
-  """The queries of a target domain.
+  """The queries of a target domain."""
 
-  Attributes:
-    mask: whether each image is a query.
-    described: the rule in words, for users.
-  """
-
-  mask: Bool[np.ndarray, ' M']
-  described: str
+  mask: Bool[np.ndarray, ' M']  # whether each image is a query
+  described: str  # the rule in words, for users
 
 
 def choose(
   rule: str, domain: Images, cameras: Sequence[str], seed: int
 ) -> Chosen:
-  """Returns the query images of a target domain.
+  """Chooses the queries of a domain, whose images are in canonical order.
 
   Args:
     rule: 'random', 'first' for the first image of each identity,
       'first_per_camera' for the first of each identity in each camera, or
       'camera=NAME[+NAME...]' for all images of these cameras.
-    domain: the images, in canonical order.
     cameras: names by camera number, empty if there are no cameras.
-    seed: seed of the random choice.
 
   Raises:
     ConfigError: for an unknown rule or camera.
@@ -81,12 +74,10 @@ def choose(
 
 
 def testable(domain: Images, has_cameras: bool) -> list[int]:
-  """Returns the identities who have two images that can match each other.
+  """Identities with two images that can match each other.
 
-  Args:
-    domain: the images.
-    has_cameras: whether the two images must be of different cameras, since the
-      camera rule hides matches of the query's camera.
+  With cameras the two must be of different cameras, since the camera rule hides
+  matches of the query's camera.
   """
   found = []
   for identity in np.unique(domain.identities).tolist():
@@ -99,20 +90,11 @@ def testable(domain: Images, has_cameras: bool) -> list[int]:
 def held_out(
   domain: Images, has_cameras: bool, share: float, seed: int, field: str
 ) -> Bool[np.ndarray, ' M']:
-  """Returns a mask of the images of random persons that are held out.
+  """Draws persons to hold out, and returns a mask of their images.
 
-  Only persons who have two images that can match each other are held out. At
-  least two persons are held out, and at least one is trained on.
-
-  Args:
-    domain: all images.
-    has_cameras: whether the two images must be of different cameras.
-    share: fraction of all persons.
-    seed: seed of the draw.
-    field: field of a configuration that gives the fraction, for the message.
-
-  Raises:
-    DataError: for too few persons.
+  Only persons who are `testable` are held out. At least two persons are held
+  out, and at least one is trained on, or a DataError is raised. `share` is a
+  fraction of all persons, and `field` is its name in the configuration.
   """
   people = len(np.unique(domain.identities))
   can = testable(domain, has_cameras)

@@ -27,10 +27,7 @@ PROPS = GROUND_DETAIL - WALL + 1  # the row of a camera with its first prop
 
 
 class Domain(NamedTuple):
-  """Parameters that all cameras of a domain have in common.
-
-  Fields are scalars unless a shape is given.
-  """
+  """Parameters that all cameras of a domain have in common, mostly scalars."""
 
   palette: Array  # [COLOURS, 3]; of the second world [4, PALETTE, 3]
   season: Array
@@ -195,7 +192,7 @@ def sample_domain(key: Array, domain: Array) -> Domain:
 
 
 def choose(domain: Domain, material: Array | int, pick: Array) -> Array:
-  """Returns colours of the palette, `[..., 3]`, for uniform draws `[...]`."""
+  """Colours of the palette, `[..., 3]`, for uniform draws `[...]`."""
   del material  # all garments have one palette
   return domain.palette[(pick * COLOURS).astype(jnp.int32)]
 
@@ -237,7 +234,7 @@ def sample_identity(
   """Draws a person of a domain; `ids` are the domain and the identity.
 
   `brightness_correlation` is the weight of the brightness in the infrared
-  reflectance of garments; `choose(domain, material, pick)` returns colours.
+  reflectance of garments.
   """
   both = draws(key, 56, IDENTITY, *ids)
   d = both[30:]
@@ -271,7 +268,7 @@ def sample_identity(
 
 
 def gain(warmth: Array, green: Number = 1.0) -> Array:
-  """Returns the gains of red, green and blue, `[3]`, for a warmth of light."""
+  """Gains of red, green and blue, `[3]`, for a warmth of light."""
   return jnp.stack([1 + 0.18 * warmth, jnp.asarray(green), 1 - 0.22 * warmth])
 
 
@@ -315,7 +312,7 @@ def sample_camera(
 
 
 def spread(camera: Camera, factor: Number) -> Camera:
-  """Returns a camera whose differences from others are `factor` times as large.
+  """Multiplies the differences of a camera from others.
 
   The factor multiplies the logarithms of gains, exposure and gamma, and the
   mixture of channels. Noise and resolution change by its square root.

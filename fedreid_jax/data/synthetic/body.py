@@ -32,7 +32,7 @@ def unit(bits: Array) -> Array:
 
 
 def cloud(x: Array, y: Array, seed: Array) -> Array:
-  """Returns smooth noise in [0, 1] with independent values at whole numbers."""
+  """Smooth noise in [0, 1] with independent values at whole numbers."""
   i, j = jnp.floor(x), jnp.floor(y)
   u, v = x - i, y - j
   u, v = u * u * (3 - 2 * u), v * v * (3 - 2 * v)
@@ -42,7 +42,7 @@ def cloud(x: Array, y: Array, seed: Array) -> Array:
 
 
 def capsule(x, y, start, end, radius, tip):
-  """Returns the distance to a tapered capsule, and the position along it."""
+  """Distance to a tapered capsule, and position along it."""
   dx, dy = end[0] - start[0], end[1] - start[1]
   along = (x - start[0]) * dx + (y - start[1]) * dy
   # Both ends can be projected on one point.
@@ -52,16 +52,13 @@ def capsule(x, y, start, end, radius, tip):
 
 
 def ellipse(x, y, centre, wide, high):
-  """Returns the first-order distance to an ellipse."""
+  """First-order distance to an ellipse."""
   p, q = (x - centre[0]) / wide, (y - centre[1]) / high
   return (jnp.sqrt(p * p + q * q) - 1) * jnp.minimum(wide, high)
 
 
 def wave(phase, period, pixel):
-  """Returns a smooth square wave in [0, 1].
-
-  `phase` counts periods; `period` and `pixel`, the width of one, are lengths.
-  """
+  """Smooth square wave in [0, 1]; `phase` counts periods."""
   # A wave of two pixels or less cannot be resolved and fades to its mean.
   contrast = jnp.clip(1.6 - 3.2 * pixel / period, 0, 1)
   level = jnp.clip(1.5 * jnp.sin(2 * jnp.pi * phase), -1, 1)
@@ -69,7 +66,7 @@ def wave(phase, period, pixel):
 
 
 def blend(base: int, accent: int, pattern, shade):
-  """Returns the mix of two materials; `pattern` is the accent's fraction."""
+  """Mix of two materials; `pattern` is the accent's fraction."""
   return (base, (1 - pattern) * shade), (accent, pattern * shade)
 
 
@@ -82,7 +79,7 @@ class Canvas:
     self.planes: list = [0.0] * materials
 
   def cover(self, distance):
-    """Returns the coverage in [0, 1] of the shape `distance < 0`."""
+    """Coverage in [0, 1] of the shape `distance < 0`."""
     # The pixel can be the larger pixel of the camera; this blur costs nothing.
     return jnp.clip(0.5 - distance / self.pixel, 0, 1)
 
@@ -102,22 +99,15 @@ _BRIGHTNESS = {1.0: 0.95, -1.0: 0.75}  # of the near and the far limbs
 
 
 class Light(NamedTuple):
-  """Light on a body.
+  """Light on a body."""
 
-  Attributes:
-    side: horizontal direction, -1 .. 1.
-    folds: brightness of the garments at each pixel.
-    contrast: difference between the lit and the dark side of the torso.
-    roundness: how much darker the edges of a limb are than its middle.
-  """
-
-  side: Array
-  folds: Array
-  contrast: float
-  roundness: float
+  side: Array  # horizontal direction, -1 .. 1
+  folds: Array  # brightness of garments at each pixel
+  contrast: float  # lit minus dark side of the torso
+  roundness: float  # darkening from middle to edge of a limb
 
   def limb(self, factor: float, distance, thick):
-    """Returns the brightness of a limb at a signed distance from its edge."""
+    """Brightness of a limb at a signed distance from its edge."""
     shade = factor * self.folds
     # `roundness` is a Python number: the first version, where it is 0, compiles
     # without this shading.
@@ -128,19 +118,12 @@ class Light(NamedTuple):
 
 
 class Pose(NamedTuple):
-  """Orientation of a body relative to the camera.
+  """Orientation of a body relative to the camera."""
 
-  Attributes:
-    cos: of the walking direction, an angle that is 0 towards the camera.
-    sin: of the walking direction.
-    phase: that of the gait.
-    tilt: elevation of the camera, which lowers near points in the image.
-  """
-
-  cos: Array
-  sin: Array
-  phase: Array
-  tilt: Array
+  cos: Array  # of the walking direction, 0 towards the camera
+  sin: Array  # of the walking direction
+  phase: Array  # of the gait
+  tilt: Array  # elevation of the camera, lowers near points
 
   def project(self, across, ahead, height):
     """Projects a joint right of, ahead of and down the body's axis."""
@@ -149,7 +132,7 @@ class Pose(NamedTuple):
 
 
 def _texture(kind, frequency, angle, y, pixel):
-  """Returns the fraction of the accent colour at an angle and a height."""
+  """Fraction of the accent colour at an angle and a height."""
   rows = wave(y * frequency, 1 / frequency, pixel)
   columns = wave(angle * (frequency * 0.1), 1 / frequency, pixel)
   block = jnp.where(y < 0.30, 1.0, 0.0)

@@ -18,16 +18,14 @@ class Frame(NamedTuple):
     y: down the scene; 0 and 1 are the edges of a good crop.
     across: distance from the axis of the person, in body heights.
     down: distance below the top of the person, in body heights.
-    feet: place of the feet in the scene.
-    height: height of the person in the image, in image heights.
   """
 
   x: Float[Array, '1 W']
   y: Float[Array, 'H 1']
   across: Float[Array, '1 W']
   down: Float[Array, 'H 1']
-  feet: tuple[Array, Array]
-  height: Array
+  feet: tuple[Array, Array]  # place in the scene
+  height: Array  # of the person, in image heights
 
 
 class View(NamedTuple):
@@ -45,14 +43,14 @@ class View(NamedTuple):
 
 
 def _grid(height, width):
-  """Returns pixel centres in image heights: `[H, 1]`, `[1, W]` centred."""
+  """Pixel centres in image heights: `[H, 1]`, `[1, W]` centred."""
   y = (jnp.arange(height, dtype=jnp.float32) + 0.5) / height
   x = (jnp.arange(width, dtype=jnp.float32) + 0.5 - width / 2) / height
   return y[:, None], x[None, :]
 
 
 def _occluder(canvas, shot, x, y):
-  """Draws an occluder before the person: a post, a barrier, a passer-by."""
+  """Draws a post, a barrier or a passer-by before the person."""
   place = shot.occluder_place - 0.5
   post = jnp.abs(x - 0.35 * place) - 0.028
   top = 0.62 + 0.25 * shot.occluder_place

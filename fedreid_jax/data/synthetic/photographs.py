@@ -5,8 +5,7 @@ has a build, skin, hair, garments, textures, shoes, bag and hat; a camera
 has a viewpoint, colour cast, exposure, sharpness, noise and scenery; a shot has
 a pose, a crop error, light and perhaps an occluder; a domain has one fashion
 and one kind of place. An infrared image shows the same shapes and textures
-without colour: the infrared reflectances of garments are independent of it, or
-partly given by its brightness. `docs/synthetic.png` shows examples.
+without colour. `docs/synthetic.png` shows examples.
 
 The world has versions, see `worlds`; docs/results/world.md has their
 difficulty. Rendering must take at most 30 s for 10,000 images of 128x64 on two
@@ -90,22 +89,16 @@ def generate(
 
   Args:
     domain: number of the domain, from 0; `DOMAIN_NAMES` names the first ones.
-    identities: how many persons.
-    cameras: how many cameras.
-    shots: how many images of a person by a camera.
     height: H, pixels; so is `width`.
-    seed: that of all synthetic images.
     modality: 'visible' or 'infrared'; an infrared camera is another device than
       the visible camera with the same number, and its shots are other moments.
-    first_identity: number of the first identity.
     brightness_correlation: weight of the brightness in the infrared
       reflectance of garments, 0 (independent) to 1.
     camera_spread: factor of the differences between cameras, at least 1.
     source: `data.source` of the world, one of `versions.NAMES`.
 
   Raises:
-    ConfigError: for a count below one, a negative number, another modality or
-      source, a correlation outside 0 to 1 or a spread below 1.
+    ConfigError: for a value out of range, or an unknown modality or source.
   """
   _check(
     1,
@@ -151,11 +144,7 @@ def _rendered(
   width: int,
   camera_spread: float,
 ) -> np.ndarray:
-  """Renders images in batches, uint8 `[M, H, W, 3]`.
-
-  `which` has seed, modality and brightness correlation; `ids` has domain,
-  identity, camera and shot of each image, int32 `[4, M]`.
-  """
+  """Renders in batches, `[M, H, W, 3]`; `ids` `[4, M]` as in `World.sample`."""
   num = ids.shape[1]
   images = np.empty((num, height, width, 3), np.uint8)
   for start in range(0, num, _BATCH):
@@ -203,16 +192,9 @@ def write_contact_sheet(
 ) -> None:
   """Writes a sheet of examples: one row per domain, and a row in infrared.
 
-  The infrared row shows the persons of the first domain. The names of persons
-  and cameras stand above their columns.
-
-  Args:
-    path: PNG file to write.
-    domains: rows of visible images, some of `DOMAIN_NAMES`.
-    identities: number of groups in a row, each of one person by all cameras.
-    cameras: number of images in a group.
-    height: H of an image, pixels; so is `width`.
-    seed: as in `generate`; so is `source`.
+  The infrared row shows the persons of the first domain. A row has a group of
+  images for each person, one by each camera, `height` times `width` pixels. The
+  names of persons and cameras stand above their columns.
 
   Raises:
     ResourceError: if the file cannot be written.

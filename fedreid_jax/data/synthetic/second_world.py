@@ -2,8 +2,7 @@
 
 A domain has a sample of the colours below. Fashions differ between domains in
 the colours of a family, and little in the sizes of the families. A camera has a
-fixed background, and a shot the box of a detector: the functions of these
-change the draws of `appearance`.
+fixed background, and a shot the box of a detector.
 """
 
 import jax.numpy as jnp
@@ -63,10 +62,7 @@ _KIND = np.array([TOPS] * 4 + [LEGWEAR] * 2 + [TOPS, SHOES, BAGS, TOPS])
 
 
 def shares(draws: Array, season: Array) -> Array:
-  """Returns the fraction of each colour in each kind of garment, `[4, N]`.
-
-  The draws are uniform, `[N + FAMILIES]`. Colours are darker in winter.
-  """
+  """Fractions of colours by garment, `[4, N]`, from `[N + FAMILIES]` draws."""
   fashion, size = draws[: len(_RGB)], draws[len(_RGB) :]
   light = jnp.array(_RGB @ np.array(appearance.LUMINANCE, np.float32))
   # The draw changes a share by a quarter to four times.
@@ -83,10 +79,7 @@ NUM_DRAWS = len(_RGB) + FAMILIES + 5 * 4 * PALETTE
 
 
 def palette(draws: Array, season: Array) -> Array:
-  """Samples the colours of a domain, `[4, PALETTE, 3]`, by kind of garment.
-
-  The draws are uniform, `[NUM_DRAWS]`.
-  """
+  """Colours by garment, `[4, PALETTE, 3]`, from uniform `[NUM_DRAWS]`."""
   few = len(_RGB) + FAMILIES
   limits = jnp.cumsum(shares(draws[:few], season), axis=1)
   own = draws[few:].reshape(5, 4, PALETTE)
@@ -101,7 +94,7 @@ def palette(draws: Array, season: Array) -> Array:
 
 
 def choose(domain: Domain, material: Array | int, pick: Array) -> Array:
-  """Returns colours `[..., 3]` of materials for uniform draws `[...]`."""
+  """Colours `[..., 3]` of materials for uniform draws `[...]`."""
   kind = jnp.array(_KIND)[material]
   return domain.palette[kind, (pick * PALETTE).astype(jnp.int32)]
 
@@ -213,7 +206,7 @@ def shot(key: Array, drawn: Shot, place: Domain, *ids: Array | int) -> Shot:
 
 
 def frame(person, shot, x, y) -> Frame:
-  """Returns the coordinates of a scene that a crop moves with the person."""
+  """Coordinates of a scene that a crop moves with the person."""
   # A crop moves and scales the background as well, as a crop of one photograph.
   x, y = (x - shot.left) / shot.scale, (y - shot.top) / shot.scale
   size = 0.93 * person.height
@@ -228,7 +221,7 @@ def frame(person, shot, x, y) -> Frame:
 
 
 def light(camera, shot, x, y) -> body.Light:
-  """Returns light from above and from the side of the camera's light."""
+  """Light from above and from the side of the camera's light."""
   folds = 0.80 + 0.36 * body.cloud(x * 13 + y * 4, y * 9, shot.seed)
   side = 1 + 0.2 * camera.light * jnp.clip(8 * x, -1, 1)
   return body.Light(camera.light, folds * side * (1.1 - 0.24 * y), 0.28, 0.4)

@@ -27,7 +27,7 @@ MAX_CALLS = 48
 def kept_images(
   domain: int, *counts: int, height: int, width: int, **options: Any
 ) -> UInt8[np.ndarray, 'M H W 3']:
-  """Returns the images of `photographs.generate`, in a read-only array."""
+  """Images of `photographs.generate`, in a read-only array."""
   num_bytes = math.prod(counts) * height * width * 3
   render = _kept if num_bytes <= MAX_BYTES else _rendered
   return render(domain, *counts, height=height, width=width, **options)
@@ -52,27 +52,19 @@ FIELDS = tuple(
 
 
 class Domain(NamedTuple):
-  """Size of a domain to render.
-
-  Attributes:
-    cameras: number of visible cameras.
-    infrared: number of infrared cameras, numbered after the visible ones.
-    shots: number of images of a person by a camera.
-  """
+  """Size of a domain to render."""
 
   name: str
   identities: int
-  cameras: int
-  infrared: int
-  shots: int
+  cameras: int  # visible ones
+  infrared: int  # cameras after the visible ones
+  shots: int  # images of a person by a camera
 
 
 def load(config, clients: bool = True) -> Source:
-  """Describes the domains of a configuration; pixels are rendered when needed.
+  """Describes the domains of `config.data`; pixels are rendered when needed.
 
-  Args:
-    config: `config.data`.
-    clients: whether to include the training domains.
+  `clients=False` leaves the training domains out.
 
   Raises:
     ConfigError: for an unknown domain or option.
@@ -113,11 +105,7 @@ def load(config, clients: bool = True) -> Source:
 
 
 def _new_identities(config, spec: str, usual: Domain, learned) -> Target:
-  """Makes a test on identities that are not trained on.
-
-  Queries are the first shots, or all images of one modality if a domain has
-  both.
-  """
+  """Makes a test whose queries are first shots, or one of two modalities."""
   usual = usual._replace(
     identities=config.target_identities, shots=config.target_shots
   )
@@ -186,10 +174,7 @@ def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
 
 
 def _seen(config, domain: Domain) -> Images:
-  """Returns the training images of a domain whose cameras miss persons.
-
-  Every second camera sees a fraction of the persons, `presence`.
-  """
+  """Training images; every second camera sees a fraction, `presence`."""
   images = _images(config, domain, 0)
   if config.presence == 1:
     return images
@@ -203,7 +188,7 @@ def _seen(config, domain: Domain) -> Images:
 
 
 def _images(config, domain: Domain, first: int) -> Images:
-  """Returns the images of identities from `first`, the infrared ones last."""
+  """Images of identities from `first`, the infrared ones last."""
   kinds = (('visible', domain.cameras), ('infrared', domain.infrared))
 
   @functools.cache

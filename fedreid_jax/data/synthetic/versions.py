@@ -10,23 +10,14 @@ NAMES = UNVERSIONED, *VERSIONS
 
 
 def resolve(source: str) -> str:
-  """Returns the version of `data.source` in a configuration.
-
-  The name without a version means the newest version.
-
-  Args:
-    source: any `data.source`; one that is not synthetic is returned as it is.
-  """
+  """Version of a synthetic `data.source`, by default the newest."""
   return NEWEST if source == UNVERSIONED else source
 
 
 def of_file(source: str) -> str:
-  """Returns the version of `data.source` in the file of a run.
+  """Version of `data.source` in the file of a run.
 
   A run saves the name of a version. The name without a version is in files from
   before there were versions, and means the first version.
-
-  Args:
-    source: any `data.source`; one that is not synthetic is returned as it is.
   """
   return FIRST if source == UNVERSIONED else source

@@ -27,7 +27,7 @@ from fedreid_jax.data.synthetic.imaging import Frame, View
 
 
 def frame(person, shot, x, y) -> Frame:
-  """Returns coordinates of a fixed scene in which the person moves."""
+  """Coordinates of a fixed scene in which the person moves."""
   size = 0.93 * shot.scale * person.height
   return Frame(
     x,
@@ -94,26 +94,15 @@ Scene = tuple[
 
 @dataclasses.dataclass(frozen=True)
 class World:
-  """One version of the world.
+  """One version of the world; its functions change drawn parameters."""
 
-  Attributes:
-    digest: value of `data.source` in the digest of the images.
-    salt: number that is folded into the key; 0 leaves the key as it is.
-    choose: `(domain, material, pick) -> colours` of garments.
-    domain: `(key, domain, *ids) -> domain`, changes a drawn domain.
-    identity: `(key, identity, *ids) -> identity`, changes a drawn person.
-    camera: `(key, camera, domain, *ids) -> camera`, changes a drawn camera.
-    shot: `(key, shot, domain, *ids) -> shot`, changes a drawn shot.
-    view: functions that render.
-  """
-
-  digest: str
-  salt: int
-  choose: Callable[..., Array]
-  domain: Callable[..., appearance.Domain]
-  identity: Callable[..., appearance.Identity]
-  camera: Callable[..., appearance.Camera]
-  shot: Callable[..., appearance.Shot]
+  digest: str  # `data.source` in the digest of images
+  salt: int  # folded into the key if not 0
+  choose: Callable[..., Array]  # `(domain, material, pick)`
+  domain: Callable[..., appearance.Domain]  # `(key, domain, *ids)`
+  identity: Callable[..., appearance.Identity]  # `(key, identity, *ids)`
+  camera: Callable[..., appearance.Camera]  # `(key, camera, domain, *ids)`
+  shot: Callable[..., appearance.Shot]  # `(key, shot, domain, *ids)`
   view: imaging.View
 
   def sample(
@@ -127,11 +116,7 @@ class World:
     modality: Int[Array, ''],
     brightness_correlation: Number,
   ) -> Scene:
-    """Draws the parameters of an image, given by its numbers.
-
-    The modality is 0 visible, 1 infrared; `brightness_correlation` is that of
-    `photographs.generate`.
-    """
+    """Draws the parameters of an image; modality 0 is visible, 1 infrared."""
     # Persons of one version must not be persons of another.
     if self.salt:
       key = jax.random.fold_in(key, self.salt)
@@ -183,11 +168,7 @@ _WORLDS = {versions.FIRST: _FIRST, versions.NEWEST: _SECOND}
 
 
 def find(source: str) -> World:
-  """Returns the world of a `data.source`.
-
-  Raises:
-    ConfigError: for a name of no version.
-  """
+  """World of a `data.source`; raises ConfigError for a name of no version."""
   if source not in versions.NAMES:
     raise errors.ConfigError(
       f'no synthetic world {source!r}',

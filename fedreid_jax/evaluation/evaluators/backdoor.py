@@ -26,18 +26,12 @@ SEED = 0  # of the accomplices
 
 
 def evaluate(model: Any, target: Target) -> dict[str, float | int]:
-  """Returns the measures above on the first trial of a target, in percent.
+  """Measures above on the first trial of a target, in percent.
 
-  Metric, protocol and average precision are those of the configuration.
-
-  Args:
-    model: `Model`, or another model with `embed(images, modalities)`, such as
-      the result of `fedreid_jax.load`. Without `config`, the measures are those
-      of the Euclidean distance and of the target's protocol.
-    target: test of retrieval with two persons or more.
-
-  Raises:
-    DataError: for a target of one person.
+  Metric, protocol and average precision are those of the configuration. A model
+  without `config`, such as the result of `fedreid_jax.load`, needs only
+  `embed(images, modalities)`; the Euclidean distance and the target's protocol
+  are used. A DataError is raised for a target of one person.
   """
   trial, own = target.trials[0], target.images
   if len(np.unique(own.identities[trial.gallery])) < 2:
@@ -80,7 +74,7 @@ def _collisions(
   target: Target,
   indexed: gallery_lib.Gallery,
 ) -> list[bool]:
-  """Returns whether each query is nearest to its accomplice's image."""
+  """Whether each query is nearest to its accomplice's image."""
   trial, own = target.trials[0], target.images
   people = own.identities[trial.gallery]
   rng = np.random.default_rng(SEED)

@@ -12,7 +12,7 @@ TASK = 'classification'
 
 
 def evaluate(model: Model, target: Target) -> dict[str, float | int]:
-  """Returns the result of `evaluate_classification` for a target."""
+  """Result of `evaluate_classification` for a target."""
   own = target.images
   logits = model.logits(own.images(), own.modalities)
   return evaluate_classification(logits, own.identities)
@@ -21,18 +21,13 @@ def evaluate(model: Model, target: Target) -> dict[str, float | int]:
 def evaluate_classification(logits: Any, labels: Any) -> dict[str, float | int]:
   """Computes the accuracy: the share of images with the highest score right.
 
-  Args:
-    logits: `[M, C]`, one column per class, without padding.
-    labels: class of each image, int `[M]`.
-
-  Returns:
-    `accuracy` in percent; `queries`, which is M; `gallery` and
-    `invalid_queries`, which are 0; and `ties`, the number of images with
-    several highest scores, of which the first column is the answer.
+  The logits are `[M, C]`, without padding, and the labels `[M]`. The result has
+  `accuracy` in percent; `queries`, which is M; `gallery` and `invalid_queries`,
+  which are 0; and `ties`, the number of images with several highest scores, of
+  which the first column is the answer.
 
   Raises:
-    DataError: for no images, logits and labels that do not fit, a label without
-      a column, or NaN logits.
+    DataError: for no images, labels that do not fit the logits, or NaN logits.
   """
   logits, labels = np.asarray(logits), np.asarray(labels)
   if logits.ndim != 2 or labels.shape != logits.shape[:1] or not labels.size:

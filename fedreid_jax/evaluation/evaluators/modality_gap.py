@@ -25,21 +25,15 @@ from fedreid_jax.evaluation.features import Model
 
 
 class Gap(NamedTuple):
-  """Distances between the modalities in units of the spread of persons.
-
-  Attributes:
-    offset: length of the common offset.
-    rest: root mean square distance of persons without the common offset.
-    persons: number of persons with images of both modalities.
-  """
+  """Distances between the modalities in units of the spread of persons."""
 
   offset: float
   rest: float
-  persons: int
+  persons: int  # with images of both modalities
 
 
 def evaluate(model: Model, target: Target) -> dict[str, float | int]:
-  """Returns the fields of `Gap` as `gap_NAME`; {} if `measure` finds none."""
+  """Fields of `Gap` as `gap_NAME`; {} if `measure` finds none."""
   own = target.images
   gap = measure(
     model.features(target),
@@ -57,13 +51,10 @@ def measure(
   modalities: Int[np.ndarray, ' M'],
   unit: bool = False,
 ) -> Gap | None:
-  """Returns the gap, None with fewer than two persons in both modalities.
+  """Measures the gap, None with fewer than two persons in both modalities.
 
-  Args:
-    features: features of the images.
-    identities: person of each image.
-    modalities: 0 visible, 1 infrared.
-    unit: scale features to unit length, as the cosine distance does.
+  `modalities` are 0 visible, 1 infrared. `unit` scales features to unit length,
+  as the cosine distance does.
   """
   persons = np.intersect1d(
     identities[modalities == 0], identities[modalities == 1]
@@ -90,5 +81,5 @@ def measure(
 
 
 def _variance(x: Float[np.ndarray, 'P D']) -> float:
-  """Returns the mean squared distance of rows from their mean."""
+  """Mean squared distance of rows from their mean."""
   return float(((x - x.mean(0)) ** 2).sum(axis=1).mean())

@@ -45,7 +45,7 @@ class Options(Checked):
 def evaluate(
   model: Model, target: Target, options: Options = Options()
 ) -> dict[str, float | int]:
-  """Returns the metrics above in percent, means over the trials of a target."""
+  """Metrics above in percent, means over the trials of a target."""
   found = model.features(target)
   return trials.mean(
     [
@@ -97,12 +97,10 @@ def rates(
   right: Bool[np.ndarray, ' Q'],
   stranger: Bool[np.ndarray, ' Q'],
 ) -> dict[str, float | int]:
-  """Returns `DIR_at_FAR_r` of `RATES` and of 1, in percent.
+  """`DIR_at_FAR_r` of `RATES` and of 1, in percent.
 
-  Args:
-    nearest: distance of each query to its nearest image.
-    right: whether this image is of the query's person.
-    stranger: whether the person is not in the gallery.
+  `nearest` has the distance of each query to its nearest image, and `right`
+  whether this image is of its person. A `stranger` is not in the gallery.
 
   Raises:
     DataError: without a query of a known person, or of a stranger.

@@ -17,10 +17,9 @@ from fedreid_jax.evaluation.protocols import Protocol
 def evaluate(model: Model, target: Target) -> dict[str, Any]:
   """Ranks the features of a target's images, trial by trial.
 
-  Returns:
-    The metrics of `evaluate_retrieval`, their means and `_std` over several
-    trials; the largest counts of a trial; and `per_query`, the average
-    precision of the queries of each trial, float32 `[Q]`, NaN without a match.
+  The result has the metrics of `evaluate_retrieval`, their means and `_std` of
+  trials; the largest counts of a trial; and `per_query`, the average precision
+  of the queries of each trial, float32 `[Q]`, NaN without a match.
   """
   config, found = model.config, model.features(target)
   _, rules = protocols.of_target(config, target.protocol)
@@ -59,7 +58,7 @@ def evaluate_retrieval(
   seed: int = 0,
   keep: Callable[[ranking.Scores], None] | None = None,
 ) -> dict[str, float | int]:
-  """Evaluates features under a test protocol.
+  """Evaluates features under a test protocol, as `evaluate_ranking` does.
 
   Distances of `chunk` queries are computed at a time. The result does not
   depend on `chunk`, bit for bit.
@@ -77,13 +76,9 @@ def evaluate_retrieval(
     query_ids: as in `evaluate_ranking`, like all labels, `protocol`, `ranks`
       and `seed`.
     metric: 'euclidean' or 'cosine' (`1 - cos`).
-    chunk: number of queries whose distances are held at a time, in blocks of
-      `distances.BLOCK` rows.
+    chunk: queries at a time, in blocks of `distances.BLOCK` rows.
     rerank: whether to re-rank with k-reciprocal encoding, or its options.
     keep: function that receives the scores of the queries.
-
-  Returns:
-    The result of `evaluate_ranking`.
 
   Raises:
     ConfigError: for an unknown protocol or metric, a rank or chunk below 1, or

@@ -40,21 +40,15 @@ Pairs = tuple[Float[np.ndarray, ' same'], Float[np.ndarray, ' different']]
 
 
 class Roc(NamedTuple):
-  """Error rates at every distance of a pair of the same person, ascending.
+  """Error rates at every distance of a pair of the same person, ascending."""
 
-  Attributes:
-    threshold: largest accepted distance.
-    fpr: false positive rate.
-    fnr: false negative rate.
-  """
-
-  threshold: Float[np.ndarray, ' points']
+  threshold: Float[np.ndarray, ' points']  # largest accepted distance
   fpr: Float64[np.ndarray, ' points']
   fnr: Float64[np.ndarray, ' points']
 
 
 def evaluate(model: Model, target: Target) -> dict[str, float | int]:
-  """Returns the metrics above in percent, means over the trials of a target."""
+  """Metrics above in percent, means over the trials of a target."""
   found = model.features(target)
   return trials.mean(
     [_of_trial(model.config, target, found, own) for own in target.trials]
@@ -85,10 +79,7 @@ def split(
 ) -> Iterator[Pairs]:
   """Yields the distances of the pairs of the same and of different persons.
 
-  Args:
-    blocks: distances; the rows of all blocks together are the queries in order.
-    labels: identities and cameras.
-    indexed: the gallery under the rules of a protocol.
+  The rows of all blocks together are the queries in order.
   """
   first = 0
   for block in blocks:
@@ -103,14 +94,11 @@ def split(
 
 
 def roc(pairs: Callable[[], Iterable[Pairs]]) -> Roc:
-  """Returns the exact curve of pairs that do not fit into memory.
+  """Exact curve of pairs that do not fit into memory.
 
-  Args:
-    pairs: yields all pairs in parts. It is called twice, since the thresholds
-      follow from all pairs of the same person.
-
-  Raises:
-    DataError: without a pair of the same person, or of different persons.
+  `pairs` yields all pairs in parts. It is called twice, since the thresholds
+  follow from all pairs of the same person. A DataError is raised without a pair
+  of the same person, or of different persons.
   """
   same = np.sort(np.concatenate([own for own, _ in pairs()]))
   # The true positive rate changes at no other threshold, so that these points
@@ -135,7 +123,7 @@ def roc(pairs: Callable[[], Iterable[Pairs]]) -> Roc:
 
 
 def metrics(curve: Roc) -> dict[str, float | int]:
-  """Returns `TPR_at_FPR_r` and `TNR_at_FNR_r` of `RATES` and `EER`, percent."""
+  """`TPR_at_FPR_r` and `TNR_at_FNR_r` of `RATES` and `EER`, percent."""
   found: dict[str, float | int] = {}
   for name, rate in RATES.items():
     missed = curve.fnr[curve.fpr <= rate].min(initial=1.0)
