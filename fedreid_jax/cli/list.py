@@ -91,10 +91,7 @@ KINDS: dict[str, Callable[[], list[str]]] = {
 
 
 def kinds() -> dict[str, Callable[[], list[str]]]:
-  """Returns the functions that list entries, by kind.
-
-  Applications add kinds as entry points of the group `fedreid.lists`.
-  """
+  """Functions that list entries, by kind, also those of `fedreid.lists`."""
   found = importlib.metadata.entry_points(group='fedreid.lists')
   # Entry points are loaded when they are called; `one=one` binds the entry
   # point of this iteration.

@@ -90,7 +90,6 @@ def _required(flag: flags.FlagHolder[int | None]) -> int:
 
 
 def _check() -> None:
-  """Refuses flags that do not fit each other."""
   identities, batch = _required(_IDENTITIES), _required(_BATCH)
   _required(_STEPS)
   if (_EPSILON.value is None) == (_NOISE.value is None):
@@ -177,7 +176,7 @@ def _noise(
   mechanisms: Callable[[float], list[accounting.Mechanism]],
   sent: list[accounting.Mechanism],
 ) -> float:
-  """Returns the noise for --epsilon, which the statistics must not reach."""
+  """The noise for --epsilon, which the statistics must not reach."""
   target, delta = _EPSILON.value, _DELTA.value
   assert target is not None
   alone = accounting.epsilon(sent, delta) if sent else 0.0

@@ -60,10 +60,7 @@ def first_line(module: str) -> str:
 
 
 def takes_recipe(module: str) -> bool:
-  """Returns whether a module of a command has a constant `TAKES_RECIPE`.
-
-  The first argument of such a command may be a recipe.
-  """
+  """Whether a module has `TAKES_RECIPE`, so that a recipe may come first."""
   targets = [
     n.targets for n in syntax(module).body if isinstance(n, ast.Assign)
   ]
@@ -96,13 +93,7 @@ def main() -> None:
 def run(
   command: str, name: str, arguments: Sequence[str] | None = None
 ) -> None:
-  """Runs a command.
-
-  Args:
-    command: one of `commands`.
-    name: name of the program in its help.
-    arguments: None means those of `sys.argv`.
-  """
+  """Runs one of `commands` with `name` in its help; None: as in `sys.argv`."""
   # First: the imports take seconds, in which a signal would end with a
   # traceback.
   signals.listen()
@@ -114,9 +105,8 @@ def run(
 def start(command: ModuleType) -> None:
   """Parses `sys.argv` and runs a command.
 
-  Args:
-    command: module with `main(argv)` and the flags of the command; a constant
-      `RECIPE` is the default of `--config`.
+  The module has `main(argv)` and the flags of the command; a constant
+  `RECIPE` is the default of `--config`.
   """
   from absl import app
 
@@ -148,7 +138,7 @@ def _usage() -> str:
 def _help(
   name: str, command: ModuleType, common: ModuleType, with_fields: bool
 ) -> str:
-  """Returns the docstring of a command, its flags and those of `common`."""
+  """The docstring of a command, its flags and those of `common`."""
   from fedreid_jax.config import reference
 
   known = flags.FLAGS

@@ -101,11 +101,8 @@ def guarded(
 ) -> None:
   """Runs a command; a failure is one line and a documented exit code.
 
-  Args:
-    argv: name of the program and arguments that are no flags; any argument is
-      an error.
-    body: the work of the command.
-    with_jax: whether to prepare JAX before.
+  `argv` is the name of the program and arguments that are no flags; any
+  argument is an error.
   """
 
   def run():
@@ -143,10 +140,7 @@ def config():
 
 
 def saved_config(folder: Path, changes: list[str]):
-  """Returns the configuration of a run, changed by KEY=VALUE pairs.
-
-  It is JSON and is not executed.
-  """
+  """Reads the configuration of a run as JSON and changes it by KEY=VALUE."""
   if _CONFIG.value is not None:
     return config()
   return load.load_saved(folder, changes)
@@ -182,7 +176,7 @@ def next_step(folder: Path, command: str) -> None:
 
 
 def workers() -> int:
-  """Returns the number of processes that train runs, `--workers`.
+  """The number of processes that train runs, `--workers`.
 
   Raises:
     ConfigError: if there are several and `--distributed` is given.
@@ -218,12 +212,7 @@ def digest(chosen: Any) -> str:
 
 
 def parse(default: str | None, argv: list[str]) -> list[str]:
-  """Parses a command line; returns the words that are no flags.
-
-  Args:
-    default: recipe without `--config`.
-    argv: name of the program and arguments.
-  """
+  """Parses flags with a default recipe; returns the words that are no flags."""
   parsed: list[str] = []
 
   # A function, so that errors of the command line are reported like all others.
@@ -272,7 +261,7 @@ def parse(default: str | None, argv: list[str]) -> list[str]:
 
 
 def _nearest(name: str, fields: Iterable[str]) -> str:
-  """Returns a hint with the nearest flag of the command or of a field."""
+  """A hint with the nearest flag of the command or of a field."""
   near = difflib.get_close_matches(name, list(FLAGS), 1)
   if near:
     return f'did you mean --{near[0]}?'
@@ -315,16 +304,11 @@ def read_flags(
 ) -> tuple[list[str], list[str]]:
   """Separates `--config.FIELD` flags from those that absl parses.
 
-  Args:
-    args: arguments of the command line.
-    known: all flags except `--config.FIELD`.
-    fields: declarations of the fields of a configuration, by full name.
-
-  Returns:
-    The other arguments, and FIELD=VALUE of every flag of a field.
+  Returns the other arguments, and FIELD=VALUE of every flag of a field.
+  `known` are all other flags, and `fields` declarations by full name.
 
   Raises:
-    ConfigError: if a flag is given twice (the message has both values), or a
+    ConfigError: a flag is given twice (the message has both values), or a
       field does not exist (the message has the nearest name).
   """
   seen: dict[str, str] = {}
@@ -356,12 +340,10 @@ def read_flags(
 def _flags_in(
   args: Sequence[str], known: flags.FlagValues, fields: Mapping[str, Any]
 ) -> Iterator[_Given]:
-  """Yields all words with absl's syntax.
+  """Yields all words with absl's syntax."""
 
-  A flag is `--name=value` or `--name value`, with one dash or two. A boolean
-  flag can also be `--name` or `--noname`.
-  """
-
+  # A flag is `--name=value` or `--name value`, with one dash or two. A boolean
+  # flag can also be `--name` or `--noname`.
   def is_boolean(name: str) -> bool:
     if name in known:
       return known[name].boolean

@@ -14,12 +14,11 @@ DNS_RATES = (
 
 
 def federated(name: str, components: tuple[str, ...], client_split: str):
-  """Returns L2RW's setting for independent cameras (CI) and entities (EI).
+  """L2RW's setting for independent cameras (CI) and entities (EI), section 4.1.
 
   The network has one stream, GeM and BNNeck, and the loss is cross-entropy and
   circle loss. Batches have 8 identities by 8 images with replacement, the
-  optimisers keep their momentum, and the rate changes within the round (section
-  4.1).
+  optimisers keep their momentum, and the rate changes within the round.
   """
   c = presets.base(name, components)
   c.data.client_split = client_split
@@ -33,11 +32,11 @@ def federated(name: str, components: tuple[str, ...], client_split: str):
 
 
 def shared(name: str, variant: str, modality_specific_stages: int):
-  """Returns the setting of entities that share their images (ES).
+  """L2RW's setting of entities that share their images (ES), section 4.1.
 
   The network has two streams if it supports them. Batches have 8 identities by
   4 visible and 4 infrared images, and the schedule has a warm-up of ten epochs
-  and then steps (section 4.1).
+  and then steps.
   """
   c = presets.base(name, ('fedavg',))
   _network(c)

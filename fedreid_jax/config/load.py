@@ -71,12 +71,10 @@ def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
   """Reads the configuration of a run from JSON, without executing its recipe.
 
   Args:
-    workdir: work directory of the run.
     changes: KEY=VALUE pairs of fields to change.
 
   Raises:
-    IntegrityError: if the directory is not a work directory, or the file is
-      damaged.
+    IntegrityError: the directory is no work directory, or the file is damaged.
     ConfigError: if a changed field does not exist, or a value is not valid.
   """
   path = workdir / 'config.json'
@@ -94,11 +92,7 @@ def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
 
 
 def change(config: Any, values: Mapping[str, Any]) -> Any:
-  """Sets fields of a configuration in place and validates it.
-
-  Args:
-    config: the configuration.
-    values: values by full names of fields; lists become tuples.
+  """Sets fields in place by full names, lists as tuples, and validates them.
 
   Raises:
     ConfigError: if a field does not exist, or a value is not valid.
@@ -139,8 +133,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   methods that did not exist then. No run has the fields of `schema.reporting`.
 
   Raises:
-    IntegrityError: if a field is missing or unknown, or its value is not
-      allowed.
+    IntegrityError: a field is missing or unknown, or has a forbidden value.
     ConfigError: if a changed field does not exist or its value is not allowed.
   """
   flat = {
@@ -185,7 +178,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
 
 
 def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
-  """Returns the absent fields that every run must have saved."""
+  """The absent fields that every run must have saved."""
   saved = {name.partition('.')[0] for name in flat}
   unused = {*plugins.available(algorithms)} - saved
   unused -= {*flat.get('components', ())}

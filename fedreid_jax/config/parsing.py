@@ -49,12 +49,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def hint(name: str, known: Collection[str]) -> str:
-  """Returns a hint for the name of a field that does not exist.
-
-  Args:
-    name: 'section.field', misspelt or the name of an earlier version.
-    known: full names of all fields.
-  """
+  """Suggests a field for a name that is misspelt or of an earlier version."""
   if new := renamed.FIELDS.get(name):
     return f'renamed to {new}'
   if reason := renamed.REMOVED.get(name):
@@ -110,19 +105,12 @@ class UnknownChoiceError(errors.ConfigError):
 
 
 class Argument(NamedTuple):
-  """The parsed text after the colon of `--config`.
-
-  Attributes:
-    preset: name of the preset.
-    options: choices of the options of the recipe, by name.
-    apply_preset: function that applies the preset to a configuration.
-    pairs: pairs FIELD=VALUE, which are applied last.
-  """
+  """The parsed text after the colon of `--config`."""
 
   preset: str
-  options: Mapping[str, str]
+  options: Mapping[str, str]  # choices of the options of the recipe
   apply_preset: Preset
-  pairs: Sequence[str]
+  pairs: Sequence[str]  # FIELD=VALUE, applied last
 
   def override(self, config: Any) -> Any:
     """Returns the configuration with the user's fields set.
@@ -138,10 +126,8 @@ def argument(
 ) -> Argument:
   """Parses `PRESET[,OPTION=CHOICE...][,FIELD=VALUE...]`.
 
-  Args:
-    text: text after the colon of `--config`, None for the preset 'synthetic'.
-    presets: presets by name.
-    **choices: choices of the options of the recipe; the first is the default.
+  No text selects the preset 'synthetic', and the first of `choices` is the
+  default of an option of the recipe.
 
   Raises:
     UnknownChoiceError: if a preset or choice is unknown.
@@ -174,7 +160,6 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
   """Sets fields of a configuration in place, and returns it.
 
   Args:
-    config: the configuration.
     pairs: FIELD=VALUE pairs; values are Python literals or words.
     where: source of the pairs, for messages.
 

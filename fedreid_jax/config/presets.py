@@ -101,8 +101,7 @@ def nine_with_local_models(c: Any) -> None:
 def nine_data_sets(c: Any) -> None:
   """Sets FedReIDBench's published setting with nine data sets.
 
-  All of them are clients and targets (journal version, section 3.5 and table
-  3).
+  All are clients and targets (journal version, section 3.5 and table 3).
   """
   c.data.source = 'datasets'
   c.data.sources = (

@@ -103,8 +103,8 @@ def recipe(spec: str, arg: str = '') -> Any:
     arg: `PRESET[,key=value...]`, inserted before the pairs of `spec`.
 
   Raises:
-    ConfigError: if a file, preset or field does not exist, or the result is not
-      a configuration.
+    ConfigError: a file, preset or field is missing, or the result is no
+      configuration.
   """
   file, _, own = spec.partition(':')
   if find(file) is None:

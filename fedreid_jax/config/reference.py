@@ -30,7 +30,7 @@ def markdown() -> str:
 
 
 def table(group: str) -> str:
-  """Returns the Markdown table of the fields of one group, such as 'dfh'.
+  """The Markdown table of the fields of one group, such as 'dfh'.
 
   Raises:
     KeyError: there is no such group.

@@ -62,11 +62,7 @@ def value(field: str, old: Any) -> str | None:
 
 
 def field(name: str) -> str | None:
-  """Returns the present name of a field, or None.
-
-  Args:
-    name: full name, or its last part.
-  """
+  """The present name of a field, by its full name or its last part, or None."""
   last = {old.rpartition('.')[2]: new for old, new in FIELDS.items()}
   return FIELDS.get(name) or COMPONENTS.get(name) or last.get(name)
 

@@ -34,11 +34,9 @@ PLUGGED = tuple(plugin.field for plugin in KINDS)
 
 
 def groups(named: Sequence[Named] = ()) -> dict[str, Any]:
-  """Returns the declaration of every group; '' is the top level.
+  """The declaration of every group; '' is the top level.
 
-  Args:
-    named: plug-ins of a configuration, whose groups are added to those of the
-      built-in components.
+  The groups of the plug-ins `named` follow those of the built-in components.
 
   Raises:
     ConfigError: for a plug-in that does not exist, and for two with one group.
@@ -82,7 +80,7 @@ def _built_in() -> tuple[str, ...]:
 
 @functools.cache
 def _choices(plugin: Plugin) -> tuple[str, ...]:
-  """Returns the names of the package that a field of plug-ins may hold."""
+  """The names of the package that a field of plug-ins may hold."""
   if plugin == plugins.COMPONENT:
     return _built_in()
   return fields()[plugin.field].choices()
@@ -114,7 +112,7 @@ def marked(mark: Mark, named: Sequence[Named] = ()) -> list[str]:
 
 
 def identity(config: Any) -> Any:
-  """Returns a copy of a configuration without the fields of `reporting`.
+  """Copies a configuration without the fields of `reporting`.
 
   Configurations with equal copies describe the same run.
   """
@@ -129,11 +127,10 @@ def identity(config: Any) -> Any:
 
 
 def in_use(config: Any, mark: Mark) -> list[str]:
-  """Returns the full names of the fields with a mark that have an effect.
+  """The full names of the fields with a mark that have an effect.
 
-  Their values are neither zero nor empty, and a field of a component has an
-  effect only if the component is listed. A saved configuration may lack
-  fields.
+  Their values are neither zero nor empty, and the component of such a field is
+  listed. A saved configuration may lack fields.
   """
   own = {plugins.group_of(name) for name in config.get('components', ())}
   idle = {*_built_in()} - own
@@ -147,7 +144,7 @@ def in_use(config: Any, mark: Mark) -> list[str]:
 
 
 def plug_ins(config: Any) -> tuple[Named, ...]:
-  """Returns the plug-ins that a configuration names, with their kinds.
+  """The plug-ins that a configuration names, with their kinds.
 
   Raises:
     ConfigError: if a name of the first edition is used.
@@ -181,10 +178,7 @@ def default() -> Any:
 
 
 def complete(config: Any) -> Any:
-  """Adds the groups of the plug-ins that a configuration names, in place.
-
-  Existing fields keep their values.
-  """
+  """Adds missing groups of plug-ins that a configuration names, in place."""
   missing = {
     name: declaration
     for name, declaration in groups(plug_ins(config)).items()

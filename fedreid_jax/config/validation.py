@@ -22,8 +22,7 @@ def validate(config: Any) -> Any:
   """Returns the configuration if it is valid.
 
   Raises:
-    ConfigError: if it is not; the message contains the problem, the field and
-      the remedy.
+    ConfigError: with the problem, the field and the remedy.
   """
   found = parsing.flatten(config)
   known = schema.fields(schema.plug_ins(config))

@@ -53,7 +53,7 @@ def check(path: Path) -> None:
 
 
 def new(width: float, height: float) -> Any:
-  """Returns an empty figure, `width` by `height` inches.
+  """An empty figure, `width` by `height` inches.
 
   Raises:
     ConfigError: without Matplotlib.
@@ -123,11 +123,7 @@ def sheet(
 ) -> Any:
   """Arranges photographs in rows; frames of matches are solid, others dashed.
 
-  Args:
-    rows: None is an empty place.
-    titles: of the columns.
-    title: of the figure.
-    gaps: columns with space before them.
+  None is an empty place. Columns have `titles`, and space before `gaps`.
   """
   height, width = next(p.image.shape for p in rows[0] if p)[:2]
   wide = PHOTO * max(width / height, 0.45)

@@ -16,7 +16,7 @@ Curve = dict[int, float]
 
 
 def over_rounds(evaluation: Sequence[dict[str, Any]], metric: str) -> Curve:
-  """Returns a metric by round, the mean over targets and models.
+  """A metric by round, the mean over targets and models.
 
   Personal models count only if the server has no model.
   """
@@ -29,10 +29,7 @@ def over_rounds(evaluation: Sequence[dict[str, Any]], metric: str) -> Curve:
 
 
 def mean_and_spread(curves: Sequence[Curve]) -> tuple[Curve, Curve]:
-  """Returns mean and sample standard deviation by round; 0 for a single curve.
-
-  The rounds are those that all curves have.
-  """
+  """Mean and sample standard deviation in common rounds; 0 for one curve."""
   rounds = sorted(set(curves[0]).intersection(*curves[1:]))
   values = {r: [curve[r] for curve in curves] for r in rounds}
   mean = {r: float(np.mean(x)) for r, x in values.items()}
@@ -134,12 +131,7 @@ def _finish(axes: Any) -> None:
 def of_clients(
   rounds: Sequence[dict[str, Any]], metric: str
 ) -> dict[str, Curve]:
-  """Returns a metric of every client that took part, by round.
-
-  Args:
-    rounds: lines of metrics.jsonl.
-    metric: a key of `by_client`.
-  """
+  """A metric of every client that took part, by round, from metrics.jsonl."""
   found: dict[str, Curve] = {}
   for line in rounds:
     # Lines of earlier versions have no clients.
@@ -154,10 +146,8 @@ def draw_losses(
 ) -> Any:
   """Draws a panel per label: the mean with a band over seeds, and the clients.
 
-  The lines of the clients are those of the first run.
-
-  Args:
-    labelled: (label, lines of metrics.jsonl of each of its runs).
+  An element is (label, lines of metrics.jsonl of each of its runs). The lines
+  of the clients are those of the first run.
   """
   figure, places = canvas.row(len(labelled), 5.2, 3.4)
   for axes, (label, runs) in zip(places, labelled, strict=True):

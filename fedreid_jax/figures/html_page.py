@@ -29,13 +29,7 @@ section { border-top: 1px solid var(--line); padding: 1rem 0; }
 
 
 def document(title: str, body: str, style: str = '') -> str:
-  """Returns a page with inline style and pictures.
-
-  Args:
-    title: also the first heading.
-    body: HTML below the heading.
-    style: CSS after `STYLE`.
-  """
+  """A page with inline style and pictures, whose first heading is the title."""
   # Pictures are data URLs. The policy allows no file from elsewhere.
   head = (
     '<meta http-equiv="Content-Security-Policy" content="default-src '
@@ -89,12 +83,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def figure(drawn: Any, alt: str, minimum: int = 0) -> str:
-  """Returns a Matplotlib figure as a picture.
+  """A Matplotlib figure as a picture, described in words by `alt`.
 
-  Args:
-    drawn: the figure.
-    alt: description in words.
-    minimum: width in pixels below which the picture scrolls.
+  The picture scrolls on a page narrower than `minimum` pixels.
   """
   stream = io.BytesIO()
   drawn.savefig(stream, format='png', dpi=130)

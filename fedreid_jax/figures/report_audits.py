@@ -24,7 +24,7 @@ def content(runs: Sequence[tuple[str, run_files.Recorded]]) -> str:
 
 
 def sentences(folder: Path) -> dict[str, str]:
-  """Returns the results of the audits in a work directory in words, by attack.
+  """The results of the audits in a work directory in words, by attack.
 
   Raises:
     IntegrityError: if a file is damaged.

@@ -41,7 +41,7 @@ class Labelled(NamedTuple):
 
 
 def page(found: Sequence[Labelled]) -> str:
-  """Returns the HTML of a report.
+  """The HTML of a report.
 
   Raises:
     ConfigError: without Matplotlib.
@@ -93,7 +93,7 @@ def _facts(one: Labelled) -> list[tuple[str, Any]]:
 
 
 def _digest(inputs: str) -> str:
-  """Returns the start of `data_digest` in run.json, or a hash of its words."""
+  """The start of `data_digest` in run.json, or a hash of its words."""
   # Hashes of files, separated by colons, or fields of synthetic images.
   if HASHES.fullmatch(inputs):
     return inputs if len(inputs) <= DIGITS else f'{inputs[:DIGITS]}…'
@@ -102,7 +102,7 @@ def _digest(inputs: str) -> str:
 
 
 def _mean(values: Sequence[float], digits: int = 1) -> str:
-  """Returns a mean, with the sample standard deviation of several values."""
+  """A mean, with the sample standard deviation of several values."""
   if not values:
     return ''
   mean = f'{np.mean(values):.{digits}f}'

@@ -39,9 +39,7 @@ def match_rates(run: LoadedRun, target: str = '') -> np.ndarray:
 def draw_match_curves(runs: Runs, target: str = '') -> Any:
   """Draws the share of queries with a match among the first k, a line per run.
 
-  Args:
-    runs: (label, run).
-    target: '' for the first target of each run.
+  Without a target, the first target of each run is shown.
   """
   figure = canvas.new(5.2, 3.8)
   axes = figure.subplots()
@@ -82,7 +80,7 @@ def rank(
 def distances_of_pairs(
   run: LoadedRun, target: str = '', seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns distances of the pairs of a test, (within, between) identities.
+  """Distances of the pairs of a test, (within, between) identities.
 
   A pair is a query and an image that the protocol does not hide from it. Of
   more than `QUERIES` queries, some are drawn at random.
@@ -96,12 +94,8 @@ def distances_of_pairs(
 def draw_distances(runs: Runs, target: str = '', seed: int = 0) -> Any:
   """Draws distances within and between identities (L2RW, figure 3).
 
-  A panel per run has both densities, their means and the gap.
-
-  Args:
-    runs: (label, run).
-    target: '' for the first target of each run.
-    seed: random seed of the queries.
+  A panel per run has both densities, their means and the gap. Without a
+  target, the first target of each run is shown.
   """
   figure, places = canvas.row(len(runs), 4.2, 3.6)
   for axes, (label, run) in zip(places, runs, strict=True):
@@ -149,11 +143,8 @@ def draw_ranked(
   """Draws a row per query, without images that the protocol hides.
 
   Args:
-    run: run with the model.
-    label: of the run, for the title.
     target: '' for the first.
     num: number of queries, drawn at random among those with a match.
-    seed: random seed of the queries.
     places: numbers of the queries, instead of a draw.
   """
   test = run.target(target)

@@ -40,25 +40,15 @@ NOVEL = 'novel domain'
 
 
 class Cloud(NamedTuple):
-  """Features of one domain or person.
-
-  Attributes:
-    name: of the domain or the person.
-    features: `[M, D]`.
-    kinds: number of the marker of each feature, `[M]`.
-  """
+  """The features of one domain or person, by its name."""
 
   name: str
-  features: np.ndarray
-  kinds: np.ndarray
+  features: np.ndarray  # `[M, D]`
+  kinds: np.ndarray  # number of the marker of each feature, `[M]`
 
 
 def chosen(client: ClientData, seed: int) -> tuple[np.ndarray, np.ndarray]:
-  """Chooses images of three identities of a client at random.
-
-  Returns:
-    (rows, identity of each as 0, 1 or 2), `[M]` both.
-  """
+  """Chooses images of three persons: (rows, person 0, 1 or 2), `[M]` each."""
   rng = np.random.default_rng(seed)
   persons = rng.permutation(np.unique(client.labels))[:IDENTITIES]
   own = [np.flatnonzero(client.labels == person) for person in persons]
@@ -87,15 +77,11 @@ def _features(
 
 
 def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
-  """Returns features of a novel domain, hallucinated from those of a client.
+  """Features of a novel domain, hallucinated from those of a client.
 
   If the method has no novel domain (`dfh.novel` is 'none'), the result has a
-  cloud for each other client.
-
-  Args:
-    run: run of a method whose clients send statistics of domains.
-    source: '' for the first client.
-    seed: random seed of images and draws.
+  cloud for each other client. Without a source, it is the first client; the
+  clients of the method must send statistics of domains.
   """
   config, clients = loaded_run.statistics_options(run), run.federation.clients
   own = run.client(source)
@@ -183,10 +169,7 @@ def draw(
 ) -> Any:
   """Draws a panel per run.
 
-  Args:
-    runs: (label, run).
-    source: client whose features are transformed, '' for the first.
-    seed: random seed of images, draws and t-SNE.
+  `source` is the client whose features are transformed, '' for the first.
   """
   figure, panels = canvas.row(len(runs), 4.2, 4.8)
   names = {c.name: None for _, run in runs for c in run.federation.clients}
@@ -221,7 +204,7 @@ class Style(NamedTuple):
 
 
 def styles(names: Sequence[str]) -> dict[str, Style]:
-  """Returns the style of each domain.
+  """The style of each domain.
 
   The styles of three domains are also distinct in grey: the first is dark, the
   second light and the third hollow. After seven domains the colours repeat,
@@ -306,12 +289,8 @@ def draw_persons(
 
   Points are the ranked features, with a colour per person and a marker per
   modality. Runs show the same images. Features that are good for retrieval
-  separate persons and not modalities.
-
-  Args:
-    runs: (label, run).
-    target: '' for the first target of each run.
-    seed: random seed of persons, images and t-SNE.
+  separate persons and not modalities. Without a target, the first target of
+  each run is shown.
   """
   figure, panels = canvas.row(len(runs), 4.2, 4.4)
   for axes, (label, run) in zip(panels, runs, strict=True):

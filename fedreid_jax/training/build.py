@@ -30,26 +30,17 @@ NECK = r'\w+/(.+/)?neck'
 class Setup(NamedTuple):
   """The parts of a run.
 
-  Attributes:
-    federation: images.
-    variables: of the model before round 0.
-    pretrained: names of the variables from a weight file.
-    executor: runs rounds.
-    schedule: learning rate of a round.
-    evaluate: `({name: variables of a model}, source) -> entries`, see
-      `evaluator.make`.
-    guarantee: statement of differential privacy, or that there is none.
-    secret: root of private draws, None if the method has none.
+  `evaluate` is `({name: variables}, source) -> entries`, see `evaluator.make`.
   """
 
   federation: Federation
-  variables: types.Flat
-  pretrained: tuple[str, ...]
+  variables: types.Flat  # of the model before round 0
+  pretrained: tuple[str, ...]  # variables from a weight file
   executor: simulation.Executor
-  schedule: Callable[..., types.Array]
+  schedule: Callable[..., types.Array]  # learning rate of a round
   evaluate: Callable[..., list[dict[str, Any]]]
   guarantee: guarantee.Guarantee
-  secret: Secret | None = None
+  secret: Secret | None = None  # None: no private draws
 
 
 Maker = Callable[[Any, bytes | None], Setup]
@@ -77,9 +68,7 @@ def assemble(
 ) -> Setup:
   """Builds all parts of a run on images that are loaded.
 
-  Args:
-    variant: differences from the simulation of all clients.
-    root: of the secret of the run; None draws one if it is needed.
+  A new root is drawn if it is needed and None is given.
   """
   extra = load_evaluators(config)
   # The classifier of every client is padded to the client with the most
@@ -141,8 +130,7 @@ def pretrained(
 ) -> tuple[types.Flat, tuple[str, ...]]:
   """Replaces variables by the weights of the file `config.model.pretrained`.
 
-  Returns:
-    (variables, names of those from the file); none without a file.
+  Returns (variables, names of those from the file); none without a file.
   """
   name = config.model.pretrained
   if not name:
@@ -165,7 +153,7 @@ def load_evaluators(config) -> tuple[evaluator.Evaluator, ...]:
 
 
 def _inputs(config, federation: Federation) -> dict[str, str]:
-  """Returns digests of the inputs of a run: images, labels and weights."""
+  """Digests of images, labels and weights."""
   inputs = {'digest of the images': federation.digest}
   for one in federation.clients:
     labels = hashlib.sha256(one.labels.tobytes() + one.cameras.tobytes())
@@ -232,7 +220,7 @@ def check_ranked(config, leaves: types.Flat, shared: str) -> None:
 
 
 def _num_devices(config, num_clients: int) -> int:
-  """Returns the number of devices; one process uses at most one per client."""
+  """One process uses at most one device per client."""
   wanted, present = config.execution.devices, jax.device_count()
   if wanted > present:
     raise errors.ConfigError(

@@ -35,19 +35,12 @@ class StopTraining(Exception):  # noqa: N818  It is no error.
 
 
 class Start(NamedTuple):
-  """The start of a run, before its first round.
-
-  Attributes:
-    workdir: of the run.
-    config: its configuration, as in `config.json`.
-    round: number of completed rounds, 0 unless the run is resumed.
-    resumed: whether the run starts from a checkpoint.
-  """
+  """The start of a run, before its first round."""
 
   workdir: Path
-  config: Mapping[str, Any]
-  round: int
-  resumed: bool
+  config: Mapping[str, Any]  # as in `config.json`
+  round: int  # completed rounds; 0 unless resumed
+  resumed: bool  # from a checkpoint
 
   @property
   def name(self) -> str:
@@ -64,20 +57,15 @@ class Start(NamedTuple):
 class Round(NamedTuple):
   """A finished round of training.
 
-  Attributes:
-    round: number of the round, from 1.
-    rounds: number of rounds of the run.
-    metrics: entries of the round in `metrics.jsonl`, such as 'loss'.
-    clients: metrics of every client that took part with a finite update, by
-      its name: means over its steps, and its 'weight' in the aggregation if
-      there is one.
-    form: where these metrics are written: in `metrics.jsonl` and in trackers
-      (`lines`), in a file of the round (`files`), or nowhere (`summary`).
+  `clients` has the metrics of every client that took part with a finite update,
+  by its name: means over its steps, and its 'weight' in the aggregation if
+  there is one. They are written in `metrics.jsonl` and in trackers (form
+  `lines`), in a file of the round (`files`), or nowhere (`summary`).
   """
 
-  round: int
-  rounds: int
-  metrics: Mapping[str, Any]
+  round: int  # from 1
+  rounds: int  # of the run
+  metrics: Mapping[str, Any]  # as in `metrics.jsonl`, such as 'loss'
   clients: Mapping[str, Mapping[str, float]]
   form: Literal['lines', 'files', 'summary'] = 'lines'
 
@@ -85,15 +73,13 @@ class Round(NamedTuple):
 class Evaluation(NamedTuple):
   """An evaluation; the one of round 0 precedes training.
 
-  Attributes:
-    round: number of completed rounds.
-    entries: one element per target and model, as in `results.json`, such as
-      `{'target': 'mall', 'model': 'global', 'metrics': {'mAP': ...}, ...}`.
-      The clients' own models are named 'client:NAME'.
-    images: ranked lists of some queries, 'TARGET/MODEL' to a picture.
+  An entry has a target and a model, as in `results.json`: `{'target': 'mall',
+  'model': 'global', 'metrics': {'mAP': ...}, ...}`. The clients' own models are
+  named 'client:NAME'. Images are ranked lists of some queries, by
+  'TARGET/MODEL'.
   """
 
-  round: int
+  round: int  # number of completed rounds
   entries: tuple[Mapping[str, Any], ...]
   images: Mapping[str, UInt8[ndarray, 'H W 3']]
 
@@ -101,29 +87,20 @@ class Evaluation(NamedTuple):
 class Checkpoint(NamedTuple):
   """A checkpoint that was written completely.
 
-  Attributes:
-    round: number of completed rounds.
-    path: directory of the checkpoint.
-    score: of the evaluation of this round, which selects the best checkpoint;
-      None without an evaluation and before training.
+  The score of the evaluation of this round selects the best checkpoint. It is
+  None without an evaluation and before training.
   """
 
-  round: int
-  path: Path
+  round: int  # number of completed rounds
+  path: Path  # directory of the checkpoint
   score: float | None
 
 
 class End(NamedTuple):
-  """The end of a run.
+  """The end of a run; `error` is None after all rounds and `StopTraining`."""
 
-  Attributes:
-    round: number of completed rounds.
-    error: exception that ends the run, None after the last round or after
-      `StopTraining`. A signal is a `SystemExit`.
-  """
-
-  round: int
-  error: BaseException | None
+  round: int  # number of completed rounds
+  error: BaseException | None  # a signal is a `SystemExit`
 
 
 class Callback:
@@ -183,9 +160,6 @@ class Hooks:
 
   An exception in the record of the run is raised at once, one in another
   callback after the run has saved its state.
-
-  Attributes:
-    watched: whether there are callbacks beside the record.
   """
 
   def __init__(self, record: Callback, others: Sequence[Callback]):

@@ -1,9 +1,8 @@
 """Checks of the requirements on every component, on a toy federation.
 
-`check` runs all checks on one component, for `fedreid check-component`. The
-tests of the built-in components call the functions one by one. The function of
-a check returns the problem that it finds, '' if there is none. Rounds on the
-toy federation of random images take seconds.
+`check` runs all checks on one component. The tests of the built-in components
+call the functions one by one; each returns the problem that it finds, '' if
+there is none. Rounds on random images take seconds.
 """
 
 import importlib
@@ -34,25 +33,18 @@ TOLERANCE = 2e-5  # between placements, as a share of a leaf's largest value
 
 
 class Finding(NamedTuple):
-  """The result of one check.
+  """The result of one check."""
 
-  Attributes:
-    check: the requirement that was checked.
-    problem: description of the problem, '' if there is none.
-    serious: whether a problem is a failure; otherwise it is a warning.
-  """
-
-  check: str
-  problem: str = ''
-  serious: bool = True
+  check: str  # the requirement
+  problem: str = ''  # '' if there is none
+  serious: bool = True  # a failure, else a warning
 
 
 def check(name: str, beside: Sequence[str] = ()) -> Iterator[Finding]:
   """Yields the result of every check of a component, with default options.
 
   Raises:
-    ConfigError: when there is no such component, or when the toy federation
-      cannot run it.
+    ConfigError: no such component, or the toy federation cannot run it.
   """
   schema.groups(
     [] if name in plugins.available(algorithms) else [(plugins.COMPONENT, name)]
@@ -95,21 +87,13 @@ def check(name: str, beside: Sequence[str] = ()) -> Iterator[Finding]:
 
 
 class Rounds(NamedTuple):
-  """One round of a method, then two rounds from the same start.
-
-  Attributes:
-    variables: of the model before them.
-    first: server, client states and logs after one round.
-    second: the same after two rounds.
-    traces: number of traces of the training function after the first round,
-      and at the end.
-  """
+  """One round of a method, then two rounds from the same start."""
 
   executor: simulation.Executor
-  variables: types.Flat
-  first: tuple
-  second: tuple
-  traces: tuple[int, int]
+  variables: types.Flat  # of the model before the rounds
+  first: tuple  # server, client states and logs
+  second: tuple  # the same after two rounds
+  traces: tuple[int, int]  # of the training, after one round and at the end
 
 
 def toy_client(name: str, num: int, identities: int = 3) -> types.ClientData:
@@ -161,10 +145,7 @@ def make_executor(
   devices: int = 1,
   traces: list | None = None,
 ) -> tuple[simulation.Executor, types.Flat, types.Model]:
-  """Returns (executor, variables, model) of a toy federation.
-
-  Every trace of the training transform adds an element to the list `traces`.
-  """
+  """Returns (executor, variables, model); traces are added to the list."""
   model = networks.wrap(
     networks.build(config.model, max(c.num_identities for c in clients)),
     IMAGE_SHAPE,
@@ -211,7 +192,7 @@ def run(
 
 
 def method(name: str, beside: Sequence[str] = ()) -> Components:
-  """Returns a component as the last of a method, after those `beside` it.
+  """A component as the last of a method, after those `beside` it.
 
   If there are none, it follows FedPav, unless the component itself selects the
   shared parameters.
@@ -289,10 +270,7 @@ def finite(rounds: Rounds) -> str:
 
 
 def placed(rounds: Rounds, config, clients, components: Components) -> str:
-  """Checks that all clients at once on two devices give the same models.
-
-  Those of `rounds` were trained one client after another on one device.
-  """
+  """Checks that all clients at once on two devices give the same models."""
   # Clients that are vmapped have other last bits, so that models are compared
   # with a tolerance.
   config.fraction = FRACTION
@@ -320,11 +298,10 @@ def restored(rounds: Rounds, folder: Path) -> str:
 
 
 def difference(a: Any, b: Any, tolerance: float = 0.0) -> str:
-  """Returns the first leaf that differs between two trees, or ''.
+  """The first leaf that differs between two trees, or ''.
 
-  Args:
-    tolerance: as a share of the largest value of a leaf, at least of 1; 0
-      compares for equality, with NaN equal to NaN.
+  The tolerance is a share of the largest value of a leaf, at least of 1; 0
+  compares for equality, with NaN equal to NaN.
   """
   if jax.tree.structure(a) != jax.tree.structure(b):
     return 'the states have another structure'

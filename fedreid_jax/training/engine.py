@@ -29,21 +29,17 @@ from fedreid_jax.training.reports import budget
 class Variant(NamedTuple):
   """The differences of an executor from the simulation of all clients.
 
-  Attributes:
-    plan: `(config.local, clients, seed or secret) -> (planner, (S, B),
-      masked)`, as `sampling.make`.
-    executor: class of the executor, or a function with its arguments.
-    cohort: number of clients of a round, `K`; None computes it from the clients
-      of the federation.
-    columns: of the classifier, `C`; None computes it likewise.
+  `plan` is `(config.local, clients, seed or secret) -> (planner, (S, B),
+  masked)`, as `sampling.make`. `executor` is a class, or a function with its
+  arguments.
   """
 
   plan: Callable[..., tuple[cohort.Planner, tuple[int, int], bool]] = (
     sampling.make
   )
   executor: Callable[..., simulation.Executor] = simulation.Executor
-  cohort: int | None = None
-  columns: int | None = None
+  cohort: int | None = None  # `K`; None: by the clients
+  columns: int | None = None  # of the classifier, `C`; None likewise
 
 
 SIMULATED = Variant()
@@ -63,11 +59,8 @@ def make_executor(
 ) -> simulation.Executor:
   """Builds the executor of the rounds of a federation.
 
-  Args:
-    optimizer: of the clients; None makes the one of `config`.
-    variant: differences from the simulation of all clients.
-    secret: root of the draws of the components, cohorts and batches; with None
-      they follow from the seed.
+  None makes the optimizer of `config`. Without a secret, the draws of the
+  components, cohorts and batches follow from the seed.
   """
   clients, local = federation.clients, config.local
   participants = participants_of(config, federation, variant.cohort)
@@ -132,11 +125,7 @@ def make_executor(
 def participants_of(
   config, federation: Federation, size: int | None = None
 ) -> Participants:
-  """Returns the participants of a run.
-
-  Args:
-    size: largest number of clients in a round; None follows `config`.
-  """
+  """The participants of a run, at most `size` in a round; None: as `config`."""
   clients, public = federation.clients, federation.public
   fixed = cohort.size(len(clients), config.fraction)
   return Participants(
@@ -154,7 +143,7 @@ def participants_of(
 
 
 def _places(config, num_clients: int) -> int:
-  """Returns the largest size of a Poisson cohort, 0 for a fixed cohort."""
+  """Largest size of a Poisson cohort, 0 for a fixed cohort."""
   if config.cohort == 'fixed':
     return 0
   return min(config.cohort_max or num_clients, num_clients)
@@ -168,7 +157,7 @@ def bound(
   """Binds every component to the participants, which it checks.
 
   Raises:
-    FedReIDError: if a component cannot use the clients or the public images.
+    FedReIDError: a component cannot use the clients or the public images.
   """
   participants = completed(components, participants, model)
   return tuple(_bound(component, participants) for component in components)
@@ -196,7 +185,7 @@ def _rounding(
   participants: Participants,
   model: types.Model,
 ) -> float | None:
-  """Returns the norm of the rounding of an update, None without a sum."""
+  """The norm of the rounding of an update, None without a sum."""
   adder = next((c for c in components if c.summation), None)
   summation = adder and _bound(adder, participants).summation
   if not summation:
@@ -250,7 +239,6 @@ def _settings(
   transforms: Transforms,
   **shapes,
 ) -> Settings:
-  """Returns the settings of the local training; `shapes` are fields of them."""
   return Settings(
     model=model,
     objective=objective.make(config.loss),
@@ -274,12 +262,12 @@ def make_timetable(
   max_staleness: int,
   secret: Secret | None,
 ) -> Timetable | None:
-  """Returns the timetable, None if no field of `availability` is set.
+  """The timetable, None if no field of `availability` is set.
 
   Args:
     model_bytes: bytes of the shared parameters.
     max_staleness: largest staleness of an upload that the method uses.
-    secret: of the run, from which the cohorts then follow.
+    secret: None: the cohorts follow from the seed.
 
   Raises:
     ConfigError: for a file that cannot be used.

@@ -74,8 +74,7 @@ def evaluate_run(
   """Evaluates as `evaluate` does, on the targets of a validated `config`.
 
   Raises:
-    IntegrityError: when there is no such checkpoint, or it does not verify or
-      fit the model.
+    IntegrityError: no such checkpoint, or it does not verify or fit the model.
   """
   asked = config
   config, (step, models, groups, host) = restore(config, workdir, which)
@@ -120,10 +119,7 @@ def evaluate_models(
   groups: np.ndarray,
   names: Sequence[str],
 ) -> list[dict[str, Any]]:
-  """Tests models from a checkpoint on the targets of a configuration.
-
-  Args:
-    models: variables by name; parameters that were never shared may be missing.
+  """Tests models from a checkpoint; parameters never shared may be missing.
 
   Raises:
     DataError: when the clients of the configuration are not those of the run.
@@ -201,7 +197,6 @@ def write(
   `overrides` (fields in which the configuration differs from that of the run)
   and the `entries`. The same evaluation replaces its file; another evaluation
   of the same round and targets gets a number at the end of the name.
-
   """
   before = parsing.flatten(config_lib.load_saved(workdir))
   now = parsing.flatten(config_lib.identity(config))
@@ -223,7 +218,6 @@ def write(
 
 
 def _same(path: Path, found: dict[str, Any]) -> bool:
-  """Returns whether a file of this name holds the same evaluation."""
   try:
     before = recorder.read_object(path)
   except errors.IntegrityError:
@@ -238,15 +232,13 @@ def modality_gap(
   """Writes `modality-gap-STEP.json` and returns its rows.
 
   A model is evaluated with its running moments of batch normalisation, with
-  those of all images of the clients and with those of the images of each
-  modality (`evaluation.batch_stats`). For every target with both modalities the
-  report has the mAP and the distance between the modalities
-  (`evaluators.modality_gap`). The arguments are those of `evaluate_run`.
+  those of all images of the clients and with those of each modality
+  (`evaluation.batch_stats`). The report has the mAP and the distance between
+  the modalities (`evaluators.modality_gap`) for every target with both.
 
   Raises:
     ConfigError: when the clients or the targets have one modality only.
-    IntegrityError: when there is no such checkpoint, or it does not verify or
-      fit the model.
+    IntegrityError: no such checkpoint, or it does not verify or fit the model.
   """
   config, found = restore(config, workdir, which)
   config.evaluation.extra = ('modality_gap',)

@@ -33,23 +33,15 @@ from fedreid_jax.training.files import run_files
 class LoadedRun(NamedTuple):
   """One model of a run with its training and test images.
 
-  Attributes:
-    config: of the run.
-    step: rounds of training.
-    name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
-    model: the network.
-    variables: of the model; parameters that were never shared have initial
-      values, on which identity scores depend and features do not.
-    federation: images.
-    transforms: of images.
-    extractor: `(feature=, flip=)`, of `features.make_extractor`.
-    states: states of the server's components by their names; one that is a
-      tree has an entry for each leaf, named by its path.
+  Parameters that were never shared have initial values, on which identity
+  scores depend and features do not. `extractor` is `(feature=, flip=)`, of
+  `features.make_extractor`. A state that is a tree has an entry for each leaf,
+  named by its path.
   """
 
   config: Any
-  step: int
-  name: str
+  step: int  # rounds of training
+  name: str  # 'global', 'cluster:GROUP' or 'client:NAME'
   model: types.Model
   variables: types.Flat
   federation: Federation
@@ -60,12 +52,10 @@ class LoadedRun(NamedTuple):
   def features(
     self, images: np.ndarray, which: str, modalities: np.ndarray | None = None
   ) -> np.ndarray:
-    """Returns features of images, float32 `[M, D]`.
+    """Features, float32 `[M, D]`, of images, uint8 `[M, H, W, ch]`.
 
-    Args:
-      images: uint8 `[M, H, W, ch]`.
-      which: 'feature' before the neck or 'embedding' after it.
-      modalities: `[M]`, 0 visible and 1 infrared; None: all are visible.
+    `which` is 'feature' before the neck or 'embedding' after it. Modalities,
+    `[M]`, are 0 visible and 1 infrared; None: all are visible.
     """
     extract = self.extractor(feature=which, flip=False)
     return extract(self.variables, images, modalities)
@@ -79,7 +69,7 @@ class LoadedRun(NamedTuple):
     return extract(self.variables, images, modalities)
 
   def distances(self, queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """Returns the distances that rank a gallery, `[Q, P]`.
+    """The distances that rank a gallery, `[Q, P]`.
 
     Raises:
       DataError: when a feature is not a number.
@@ -97,10 +87,7 @@ class LoadedRun(NamedTuple):
   def moments(
     self, client: ClientData, which: str = 'feature'
   ) -> moments.Moments:
-    """Returns the moments of a client's features, by identity.
-
-    They are those before the neck, or after it if `which` is 'embedding'.
-    """
+    """Moments of a client's features by identity, before or after the neck."""
     found = self.features(client.images(), which, client.modalities)
     none = moments.zeros(client.num_identities, found.shape[1])
     real = np.ones(len(found), bool)
@@ -149,16 +136,13 @@ def load(
   name: str = '',
   federation: Federation | None = None,
 ) -> LoadedRun:
-  """Loads a model of a run.
+  """Loads a model of a checkpoint: 'latest', 'best' or a step.
 
-  Args:
-    which: checkpoint, 'latest', 'best' or a step.
-    name: of the model, '' for the server's (the first if there are several).
-    federation: images; None loads those of `config`.
+  Without a name it is the server's model, or the first of several. Without a
+  federation, the images of `config` are loaded.
 
   Raises:
-    IntegrityError: when there is no such checkpoint, or it does not verify or
-      fit the model.
+    IntegrityError: no such checkpoint, or it does not verify or fit the model.
     ConfigError: for a model the run does not have.
   """
   with run_files.checkpoints_of(workdir) as saved:
@@ -210,9 +194,9 @@ def statistics_space(run: LoadedRun) -> str:
 
 
 def statistics_sent(run: LoadedRun) -> jax.Array | None:
-  """Returns the DFS that the server stored, `[N, 4, D]`, None without any.
+  """The DFS that the server stored, `[N, 4, D]`.
 
-  It is None as well if the configuration has another number of clients.
+  None if it stored none, or if the configuration has another number of clients.
   """
   found = statistics_sender(run)
   kept = run.states.get(found.name) if found else None
@@ -222,7 +206,7 @@ def statistics_sent(run: LoadedRun) -> jax.Array | None:
 
 
 def domain_statistics(run: LoadedRun) -> jax.Array:
-  """Returns the DFS of every client, `[N, 4, D]`, rows m, v, p and q.
+  """The DFS of every client, `[N, 4, D]`, rows m, v, p and q.
 
   They are measured on the images unless the server stored them.
   """

@@ -96,11 +96,7 @@ def run_rounds(
   verbose: bool = False,
   callbacks: Sequence[events.Callback] = (),
 ) -> dict[str, Any]:
-  """Trains, or resumes, a run as `train` does, with the parts of `make`.
-
-  `make` is `(config, root of the secret) -> Setup`, and `build.build` for a
-  simulation of all clients. The other arguments are those of `train`.
-  """
+  """Trains, or resumes, a run as `train` does, with the parts of `make`."""
   validation.validate(config)
   events.check(callbacks)
   trackers.check(config.track)
@@ -131,11 +127,7 @@ class Clock:
       self._compiled += duration_secs
 
   def lap(self, phase: str) -> float:
-    """Adds the time since the last lap, without compilation, to a phase.
-
-    Returns:
-      The added seconds.
-    """
+    """Adds the time since the last lap, without compilation, and returns it."""
     now = time.perf_counter()
     compiled, self._compiled = self._compiled, 0.0
     # JAX measures with the time of day, which can be set meanwhile, so that the
@@ -148,19 +140,7 @@ class Clock:
 
 
 class Run:
-  """The state of a run in one process.
-
-  Attributes:
-    held: lock of the work directory, None in a process that holds no lock.
-    setup: images, network, components and executor of the rounds.
-    server: state of the server.
-    store: states of the clients.
-    clients: saves and restores these states.
-    names: of the clients in canonical order.
-    form: where the metrics of the clients of a round are written.
-    progress: completed rounds and the results so far.
-    fresh: whether the run starts at round 0, without a checkpoint.
-  """
+  """The state of a run in one process."""
 
   def __init__(
     self,
@@ -174,6 +154,7 @@ class Run:
     root: bytes,
   ):
     self.config, self.record, self.saved = config, record, saved
+    # Of several processes, only the first one holds the lock.
     self.held, self.hooks, self.clock = held, calls, clock
     record.phase(f'reading the images: data.source={config.data.source}')
     self.setup = make(config, root)
@@ -183,6 +164,7 @@ class Run:
     if self.setup.guarantee.claimed:
       senders = self.setup.executor.senders(self.server, self.store)
       self.setup.guarantee.check(senders)
+    # In canonical order.
     self.names = [c.name for c in self.setup.federation.clients]
     self.clients = client_states.ClientStates(
       self.store, saved, self.names, config.execution.store
@@ -339,7 +321,7 @@ class Run:
     self.monitor.check_loss(log, self._results)
 
   def _evaluate(self) -> float | None:
-    """Evaluates all models; returns the score of a checkpoint, if any."""
+    """Returns the score of a checkpoint, if any."""
     per_query: evaluator.PerQuery = {}
     config, executor = self.config, self.setup.executor
     pictures = picture.Pictures(config.evaluation, config.track_images)
@@ -371,7 +353,6 @@ class Run:
     return report.checkpoint_score(entries) if self.progress.done else None
 
   def _models(self, groups: np.ndarray) -> dict[str, types.Flat]:
-    """Returns the server's models and the clients' models to evaluate."""
     self.clients.publish()
     personal = client_store.Personal(self.store)
     models = named_models.of(self.server.shared, personal, groups, self.names)
@@ -380,7 +361,7 @@ class Run:
     return models | {f'client:{self.names[k]}': x for k, x in own.items()}
 
   def _clusters(self) -> dict[str, Any]:
-    """Returns the clients of each server model, empty without clustering."""
+    """The clients of each server model, empty without clustering."""
     if not self.setup.executor.algorithm.clustered:
       return {}
     found: dict[str, list[str]] = {}
@@ -390,7 +371,7 @@ class Run:
     return {'clusters': found}
 
   def _clusters_of_round(self) -> dict[str, Any]:
-    """Returns the clusters, or their number if their clients are many."""
+    """The clusters, or their number if their clients are many."""
     found = self._clusters()
     rule = self.config.client_metrics
     if found and recorder.client_form(rule, len(self.names)) != 'lines':

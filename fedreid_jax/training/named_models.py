@@ -22,15 +22,11 @@ def of(
   groups: np.ndarray,
   names: Sequence[str],
 ) -> dict[str, types.Flat]:
-  """Returns the variables of each model of a run by its name.
+  """The variables of each model of a run by its name.
 
   A single model is named 'global', and several are named 'cluster:GROUP'.
   Without shared parameters the model of each client is named 'client:NAME'.
-
-  Args:
-    personal: personal parameters by canonical index of the client.
-    groups: group of every client, int32 `[N]`.
-    names: of the clients, `N`.
+  Keys of `personal` are canonical indices of clients; groups are int32 `[N]`.
   """
   if not shared:
     return {
@@ -68,19 +64,12 @@ def choose(models: Mapping[str, Any], name: str) -> str:
 
 
 class Restored(NamedTuple):
-  """The models of a checkpoint.
+  """The models of a checkpoint."""
 
-  Attributes:
-    step: rounds of training.
-    models: variables by the names of `named_models.of`.
-    groups: group of every client, int32 `[N]`.
-    host: the JSON part.
-  """
-
-  step: int
-  models: dict[str, types.Flat]
-  groups: np.ndarray
-  host: dict[str, Any]
+  step: int  # rounds of training
+  models: dict[str, types.Flat]  # by the names of `of`
+  groups: np.ndarray  # of every client, int32 `[N]`
+  host: dict[str, Any]  # the JSON part
 
 
 def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
@@ -96,17 +85,10 @@ def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
 
 
 class Network(NamedTuple):
-  """The network of a checkpoint.
-
-  Attributes:
-    model: the network.
-    variables: initial ones, for parameters that were never shared.
-    transforms: of images.
-    mesh: devices.
-  """
+  """The network of a checkpoint."""
 
   model: types.Model
-  variables: types.Flat
+  variables: types.Flat  # initial ones, of parameters never shared
   transforms: augment.Transforms
   mesh: Mesh
 
@@ -118,13 +100,10 @@ def num_classes(leaves: types.Flat) -> int:
 
 
 def network(config, federation: Federation, leaves: types.Flat) -> Network:
-  """Builds the network that belongs to leaves of a checkpoint.
-
-  Args:
-    leaves: of one model; parameters that were never shared may be missing.
+  """Builds the network of a model; parameters never shared may be missing.
 
   Raises:
-    IntegrityError: when they do not fit the configured network.
+    IntegrityError: when the leaves do not fit the configured network.
   """
   # The classifier has the columns of the checkpoint, because the clients that
   # determined them may not be loaded.

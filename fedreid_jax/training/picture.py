@@ -20,18 +20,10 @@ Picture = UInt8[np.ndarray, 'height width 3']
 
 
 class Pictures:
-  """Pictures of an evaluation, of the first model that is tested on a target.
-
-  Attributes:
-    found: pictures by 'TARGET/MODEL'.
-  """
+  """Pictures of the first model tested on each target, by 'TARGET/MODEL'."""
 
   def __init__(self, config: Any, num: int):
-    """Prepares the pictures.
-
-    Args:
-      num: queries of each target.
-    """
+    """Prepares pictures of `num` queries of each target."""
     self._config, self._num = config, num
     self._targets: set[str] = set()
     self.found: dict[str, Picture] = {}
@@ -66,11 +58,7 @@ def draw(
 
 
 def framed(image: UInt8[np.ndarray, 'H W ch'], right: bool | None) -> Picture:
-  """Returns an image in a frame, with a white margin around it.
-
-  Args:
-    right: whether the frame marks a match; None for no frame.
-  """
+  """Adds a white margin, and a frame of its kind unless `right` is None."""
   height, width, channels = image.shape
   thick = max(1, min(height, width) // 16)
   found = np.full((height + 4 * thick, width + 4 * thick, 3), 255, np.uint8)

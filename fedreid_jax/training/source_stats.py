@@ -38,10 +38,7 @@ MEASURED: dict[str, tuple[int | None, ...]] = {
 
 
 def check(rule: str, clients: Sequence[ClientData]) -> None:
-  """Refuses to measure a modality of which no client has an image.
-
-  The rule is `evaluation.batch_stats`.
-  """
+  """Refuses to measure a modality (`rule`) of which no client has an image."""
   if rule != 'modality':
     return
   for kind, name in enumerate(('visible', 'infrared')):
@@ -63,16 +60,10 @@ def make(
   """Builds `(models by name) -> models with the moments of their sources`.
 
   The result is a tuple with models for all test images, or with models for the
-  test images of each modality.
-
-  Args:
-    executor: has the clients' images.
-    groups: group of every client, int32 `[N]`; model 'cluster:G' belongs to the
-      clients of group G, and a model that is neither 'cluster:' nor 'client:'
-      to all clients.
-    names: of the clients, `N`; model 'client:NAME' belongs to one of them.
-    sent: bytes by direction, `up` and `down`, counted as 'batch_stats'.
-    rule: 'source' or 'modality'.
+  test images of each modality. `groups` are int32 `[N]`: model 'cluster:G'
+  belongs to the clients of group G, model 'client:NAME' to one of the `N`
+  names, and any other to all clients. The bytes are counted in `sent`, by `up`
+  and `down`, as 'batch_stats'.
   """
   num = len(names)
   own = {f'client:{name}' for name in names}

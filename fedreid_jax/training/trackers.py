@@ -47,19 +47,12 @@ LOGIN_S, FINISH_S = 60, 300
 
 
 class Measured(NamedTuple):
-  """The measurements of one round or of one evaluation.
-
-  Attributes:
-    kind: 'round' or 'evaluation'; there is at most one of each per round.
-    round: number of completed rounds.
-    scalars: numbers by name.
-    images: pictures by name.
-  """
+  """The measurements of a round or an evaluation, one of each in a round."""
 
   kind: Literal['round', 'evaluation']
-  round: int
+  round: int  # number of completed rounds
   scalars: Mapping[str, float]
-  images: Mapping[str, UInt8[ndarray, 'H W 3']] = {}
+  images: Mapping[str, UInt8[ndarray, 'H W 3']] = {}  # pictures by name
 
 
 def of_round(event: callbacks.Round) -> Measured:
@@ -93,9 +86,9 @@ def _numbers(metrics: Mapping[str, Any], group: str) -> dict[str, float]:
 class MetricWriter(Protocol):
   """Writes measurements to one place.
 
-  A resumed run repeats the rounds after its last checkpoint. So that no
-  measurement is written twice, a writer deletes the measurements of these
-  rounds when it is opened, or skips the rounds that it has written already.
+  A resumed run repeats the rounds after its last checkpoint. So that nothing is
+  written twice, a writer deletes the measurements of these rounds when it is
+  opened, or skips rounds that it has written already.
   """
 
   def write(self, measured: Measured) -> None:
@@ -114,10 +107,9 @@ Warn = Callable[[int, str], None]
 class Tracker(callbacks.Callback):
   """Passes the events of a run to a writer, whose failures end no run.
 
-  An exception of the writer ends neither the run nor other trackers. It becomes
-  a warning on the console and in `metrics.jsonl`, and the writer is not called
-  again, not even `close`. If the run is resumed, the writer is opened again. A
-  run waits for every call, so that a writer must limit their time.
+  An exception becomes a warning on the console and in `metrics.jsonl`, and the
+  writer is not called again until the run is resumed, not even `close`. A run
+  waits for every call, so that a writer must limit their time.
   """
 
   def __init__(self, name: str, open_: Open, warn: Warn):
@@ -200,10 +192,7 @@ def _csv_text(rows: list) -> str:
 
 
 class TensorboardWriter:
-  """Writes a file of events in the folder `tensorboard`.
-
-  A resumed run writes a new file.
-  """
+  """Writes events in the folder `tensorboard`; a resumed run adds a file."""
 
   def __init__(self, start: callbacks.Start):
     # Not `SummaryWriter`, which writes in a thread: on a full disk this thread
@@ -252,12 +241,9 @@ class Sent:
   """Record of the measurements that were sent to a service.
 
   MLflow and Weights & Biases cannot delete a measurement. Therefore the file
-  has the identifier of the run at each service and the last round that was
-  sent. A run that is killed and resumed sends no round twice; the service may
-  lack the round during which it was killed.
-
-  Attributes:
-    entry: JSON values; 'id' is the identifier of the run, if it has one.
+  has the identifier of the run at each service (`id` in `entry`) and the last
+  round that was sent. A run that is killed and resumed sends no round twice;
+  the service may lack the round during which it was killed.
   """
 
   def __init__(self, workdir: Path, service: str):
@@ -289,8 +275,7 @@ class Sent:
 class WandbWriter:
   """Writes to a run of Weights & Biases, which a resumed run continues.
 
-  The environment variables of the service apply, such as `WANDB_MODE=offline`,
-  `WANDB_ENTITY` and `WANDB_PROJECT`.
+  Its environment variables apply, such as `WANDB_MODE` and `WANDB_PROJECT`.
   """
 
   def __init__(self, start: callbacks.Start):
@@ -339,8 +324,8 @@ class WandbWriter:
 class MlflowWriter:
   """Writes to a run of MLflow, which a resumed run continues.
 
-  MLflow's environment variables select the store (`MLFLOW_TRACKING_URI`) and
-  the experiment (`MLFLOW_EXPERIMENT_NAME`).
+  The environment variables `MLFLOW_TRACKING_URI`, the store, and
+  `MLFLOW_EXPERIMENT_NAME` apply.
   """
 
   def __init__(self, start: callbacks.Start):
@@ -410,19 +395,12 @@ def _allowed(name: str) -> str:
 
 
 class Kind(NamedTuple):
-  """One kind of tracker.
+  """One kind of tracker."""
 
-  Attributes:
-    open: returns the writer of a run that starts.
-    package: module that it needs, '' for none.
-    extra: name of the extra of this package that installs the module.
-    written: files and folders in a work directory.
-  """
-
-  open: Open
-  package: str = ''
-  extra: str = ''
-  written: tuple[str, ...] = ()
+  open: Open  # makes the writer of a run that starts
+  package: str = ''  # module that it needs
+  extra: str = ''  # installs the module
+  written: tuple[str, ...] = ()  # files and folders in a work directory
 
 
 KINDS = {

@@ -32,24 +32,14 @@ def states(
 ) -> ServerState:
   """Writes the states before round 0, from another run's last checkpoint.
 
-  Parameters that are shared in this run start from the server's model of the
-  other run. Personal parameters of a client start from the model of the client
-  of this name in the other run, which consists of the server's leaves and the
-  client's leaves. If there was no such client, or it had another number of
-  identities, its personal parameters start from the server's model where they
-  were shared, and else from new random values.
-
-  Args:
-    server: its initial state without a warm start.
-    clients: receives the states of the clients.
-    data: `config.data` of this run.
-
-  Returns:
-    The state of the server.
+  Shared parameters start from the server's model of the other run. Personal
+  parameters of a client start from the model of the client of this name there,
+  which consists of the server's leaves and the client's leaves. If there was no
+  such client, or it had another number of identities, they start from the
+  server's model where they were shared, and else from new random values.
 
   Raises:
-    IntegrityError: there is no checkpoint that verifies, or it is of another
-      model.
+    IntegrityError: no checkpoint verifies, or it is of another model.
     ConfigError: the other run has several server models or none, a client of it
       lacks a parameter, a target was a training domain, or the weights with
       which that run began were trained on this world.
@@ -89,7 +79,7 @@ def states(
 
 
 def _same_world(trained: str, tested: str) -> bool:
-  """Returns whether two sources are one version of the synthetic world."""
+  """Whether two sources are one version of the synthetic world."""
   version = versions.of_file(trained)
   return version in versions.VERSIONS and version == versions.resolve(tested)
 
@@ -135,7 +125,7 @@ def _check_weights(workdir: Path, data: Any):
 
 
 def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
-  """Returns the parameters that are shared now, from the one server model."""
+  """The parameters that are shared now, from the one server model."""
   alone = sorted(wanted.keys() - shared.keys())
   used = np.unique(groups)
   if alone or (wanted and len(used) > 1):
@@ -149,7 +139,7 @@ def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
 
 
 def _known_to_all(wanted: Flat, shared: Flat, groups) -> Flat:
-  """Returns personal parameters of this run that one model of it shared."""
+  """Personal parameters of this run that one model of it shared."""
   used = np.unique(groups)
   if len(used) > 1:
     return {}

@@ -60,14 +60,7 @@ RoundOf = Callable[[bytes], int | None]
 
 
 def read(path: Path, round_of: RoundOf) -> list[tuple[str, int | None]]:
-  """Returns the lines of a file, none if it does not exist.
-
-  Args:
-    round_of: returns the round of a line, None if it cannot be read.
-
-  Returns:
-    (line, its round); an incomplete last line is left out.
-  """
+  """Returns (line, its round, None if unreadable) of all complete lines."""
   if not path.exists():
     return []
   # Text after the last line end was not completely written.
@@ -82,11 +75,7 @@ def append(path: Path, text: str) -> None:
 
 
 def kept(path: Path, round_: int, round_of: RoundOf) -> tuple[str, list[int]]:
-  """Returns the lines that a run resumed after a round keeps.
-
-  Returns:
-    (text of these lines, numbers of the lines that cannot be read, from 1).
-  """
+  """The text kept after a round, and numbers of unreadable lines, from 1."""
   found = read(path, round_of)
   lines = [line for line, own in found if own is not None and own <= round_]
   broken = [k for k, (_, own) in enumerate(found, 1) if own is None]

@@ -23,17 +23,15 @@ KEPT = 2  # newest steps kept, beside the best
 
 
 class Checkpoints(steps.Steps):
-  """The saved steps of one work directory, `workdir`."""
+  """The saved steps of one work directory."""
 
   def __init__(
     self, workdir: Path, config: Sequence[str] = (), read_only: bool = False
   ):
     """Opens `workdir/checkpoints`, which the first save creates.
 
-    Args:
-      config: digests of its configuration; steps of another do not verify,
-        and those that are saved have the first one.
-      read_only: whether nothing will be saved or deleted.
+    Steps verify if they have one of the digests `config` of the configuration;
+    those that are saved have the first one.
     """
     super().__init__((workdir / steps.FOLDER).resolve(), config)
     self.workdir = workdir
@@ -77,16 +75,11 @@ class Checkpoints(steps.Steps):
     host: dict[str, Any],
     score: float | None,
   ) -> Path:
-    """Saves the state after `step` rounds and waits until it is written.
+    """Saves the state after `step` rounds, waits for it, returns its directory.
 
-    Args:
-      clients: all states, on the host, `[N, ...]`, or their files, which all
-        processes have written and published.
-      score: of the evaluation of this step, if any; it is stored as 'mAP',
-        whatever its metric is.
-
-    Returns:
-      The directory of the step.
+    The clients are all states, on the host, `[N, ...]`, or their files, which
+    all processes have written and published. The score of the evaluation of
+    this step, if any, is stored as 'mAP', whatever its metric is.
 
     Raises:
       ResourceError: when the disk is full or cannot be written.
@@ -173,8 +166,7 @@ class Checkpoints(steps.Steps):
     A `DamagedCheckpointWarning` names each step that is removed.
 
     Raises:
-      IntegrityError: when steps were saved and none of them verifies; in this
-        case nothing is removed.
+      IntegrityError: when no saved step verifies; then nothing is removed.
     """
     whole, damaged = self._checked()
     if whole:
@@ -202,10 +194,7 @@ class Checkpoints(steps.Steps):
       shutil.rmtree(self._root / str(step), ignore_errors=True)
 
   def best(self) -> int | None:
-    """Returns the step with the highest score of those that verify.
-
-    Of equal scores it is the newest step; it is None if none was evaluated.
-    """
+    """The step with the highest score, the newest of equals, or None."""
     return self._best(self._checked()[0])
 
   def _best(self, whole: Sequence[int]) -> int | None:
@@ -218,7 +207,7 @@ class Checkpoints(steps.Steps):
     return max(scores)[1] if scores else None
 
   def find(self, which: str) -> int:
-    """Returns the step of 'latest', 'best' or a number.
+    """The step of 'latest', 'best' or a number.
 
     A `DamagedCheckpointWarning` names each step that does not verify and could
     have been chosen.

@@ -57,17 +57,11 @@ def named(tree: Tree) -> dict[str, np.ndarray]:
 
 
 class Leaf(NamedTuple):
-  """A leaf of the state of a client.
+  """A leaf of the state of a client."""
 
-  Attributes:
-    name: its path, joined by dots.
-    dtype: name of its type.
-    shape: without an axis of clients.
-  """
-
-  name: str
+  name: str  # its path, joined by dots
   dtype: str
-  shape: tuple[int, ...]
+  shape: tuple[int, ...]  # without an axis of clients
 
   @property
   def nbytes(self) -> int:
@@ -79,7 +73,7 @@ Layout = tuple[Leaf, ...]
 
 
 def layout(shapes: Any) -> Layout:
-  """Returns the leaves of a tree of arrays or shapes, in its order.
+  """The leaves of a tree of arrays or shapes, in its order.
 
   Raises:
     ConfigError: for a type of arrays that files cannot hold.
@@ -108,7 +102,7 @@ def _pack(row: Row) -> bytes:
 
 
 def _unpack(leaves: Layout, content: bytes) -> Row:
-  """Returns the arrays of a row, which are read-only."""
+  """Returns read-only arrays."""
   found, first = [], 0
   for leaf in leaves:
     part = content[first : first + leaf.nbytes]
@@ -119,7 +113,7 @@ def _unpack(leaves: Layout, content: bytes) -> Row:
 
 
 def _header(leaves: Layout, clients: Sequence[str]) -> bytes:
-  """Returns the first part of a segment with the rows of clients in order."""
+  """The first part of a segment with the rows of clients in order."""
   # `safetensors.numpy.save_file` orders tensors by type and name. Here all
   # leaves of a client follow each other, so that one read and one digest cover
   # them.
@@ -141,17 +135,7 @@ def _header(leaves: Layout, clients: Sequence[str]) -> bytes:
 def _write(
   path: Path, leaves: Layout, clients: Sequence[str], rows: Iterable[Row]
 ) -> Iterator[tuple[int, bytes]]:
-  """Writes a segment, which gets its name when it is complete.
-
-  Args:
-    rows: of the clients, in the same order; one is in memory at a time.
-
-  Yields:
-    (offset in the file, SHA-256) of each row.
-
-  Raises:
-    ResourceError: when the disk is full or cannot be written.
-  """
+  """Writes rows of clients, one in memory; yields (offset, SHA-256) of each."""
   partial = path.with_name(path.name + '.partial')
   try:
     with errors.on_disk(path):
@@ -181,17 +165,11 @@ def _sync(paths: Iterable[Path]) -> None:
 
 
 class Index(NamedTuple):
-  """The newest row of every client.
+  """The newest row of every client."""
 
-  Attributes:
-    segment: number of its segment, -1 if it was never written, int64 `[N]`.
-    offset: first byte in the file, int64 `[N]`.
-    digest: SHA-256 of its bytes, uint8 `[N, 32]`.
-  """
-
-  segment: np.ndarray
-  offset: np.ndarray
-  digest: np.ndarray
+  segment: np.ndarray  # int64 `[N]`, -1: never written
+  offset: np.ndarray  # of the first byte, int64 `[N]`
+  digest: np.ndarray  # SHA-256 of its bytes, uint8 `[N, 32]`
 
   @classmethod
   def empty(cls, num_clients: int) -> 'Index':
@@ -228,13 +206,8 @@ def number(path: Path) -> int:
 class ClientFiles:
   """Rows of clients in a folder, as `round.client_store.Rows`.
 
-  Attributes:
-    folder: of the segments.
-    layout: leaves of a row.
-    index: of the rows.
-    changed: clients whose row this process wrote since the last `take_changed`.
-    moved: clients whose old row this process copied since then, without a new
-      one.
+  Since the last `take_changed`, this process wrote the rows of the clients
+  `changed`, and copied the old rows of those in `moved` to another segment.
   """
 
   def __init__(
@@ -329,10 +302,7 @@ class ClientFiles:
     self.sweep(self._rows.keys() - self._unknown)
 
   def take_changed(self) -> tuple[list[int], list[int]]:
-    """Empties `changed` and `moved`, and returns both, sorted.
-
-    The caller publishes the places of these rows to the other processes.
-    """
+    """Empties `changed` and `moved` and returns both, to be published."""
     taken = sorted(self.changed), sorted(self.moved)
     self.changed.clear()
     self.moved.clear()
@@ -340,7 +310,7 @@ class ClientFiles:
     return taken
 
   def _sparse(self, rows: Mapping[int, Row]) -> list[int]:
-    """Returns live rows of segments of which less than half will be live."""
+    """Live rows of segments of which less than half will be live."""
     new = np.isin(np.arange(len(self._clients)), [*rows])
     segment = np.where(new, -1, self.index.segment)
     live = Index(segment, *self.index[1:]).segments()
@@ -359,10 +329,7 @@ class ClientFiles:
     }
 
   def sync(self) -> None:
-    """Waits until all segments are on the disk.
-
-    A checkpoint is written after this call.
-    """
+    """Waits until all segments are on the disk, as a checkpoint requires."""
     # Not after every write: rounds after a checkpoint are repeated, so that
     # their segments are not needed after a loss of power.
     _sync(self.path(s) for s in sorted(self._unsynced))
@@ -379,12 +346,7 @@ class ClientFiles:
       self._unknown.discard(segment)
 
   def begin(self, index: Index | None, kept: Iterable[int]) -> None:
-    """Continues from an index; the first process deletes newer segments.
-
-    Args:
-      index: of a checkpoint; None at the start of a run.
-      kept: segments that checkpoints name.
-    """
+    """Continues from an index, or starts; unused segments are deleted."""
     self.index = Index.empty(len(self._clients)) if index is None else index
     self.take_changed()
     self._unsynced.clear()
@@ -405,7 +367,6 @@ class ClientFiles:
     }
 
   def _length(self, segment: int) -> int:
-    """Returns the number of rows in a segment."""
     path = self.path(segment)
     try:
       with path.open('rb') as file:

@@ -45,11 +45,7 @@ def on_disk(rule: str, store: ClientStore) -> bool:
 
 
 class ClientStates:
-  """Saves and restores a run with the states of its clients.
-
-  Attributes:
-    files: of these states, None if they are in memory.
-  """
+  """Saves and restores a run with the states of its clients."""
 
   def __init__(
     self,
@@ -58,14 +54,9 @@ class ClientStates:
     names: Sequence[str],
     rule: str,
   ):
-    """Chooses memory or files.
-
-    Args:
-      store: of the run, without rows.
-      names: of all clients, `N`.
-      rule: `execution.store`.
-    """
+    """Chooses memory or files by `rule`; the store has no rows yet."""
     self.store, self._saved, self._names = store, saved, names
+    # None: the states are in memory.
     self.files: ClientFiles | None = None
     if on_disk(rule, store):
       self.files = self._open(jax.process_index(), jax.process_count())
@@ -119,14 +110,10 @@ class ClientStates:
   def restore(
     self, step: int | None, server: ServerState
   ) -> tuple[ServerState, dict[str, Any]]:
-    """Restores the states of the clients, and returns the rest of a checkpoint.
+    """Restores the clients; returns (state of the server, the JSON part).
 
-    Args:
-      step: of a checkpoint that verifies; None at the start of a run.
-      server: a state with the expected shapes.
-
-    Returns:
-      (state of the server, the JSON part); `server` and {} at the start.
+    Without a step, at the start, these are `server` and {}. `server` has the
+    expected shapes.
 
     Raises:
       IntegrityError: when the checkpoint is of another model.

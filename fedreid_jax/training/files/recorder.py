@@ -66,7 +66,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_object(path: Path, *wanted: str) -> dict[str, Any]:
-  """Returns the object in a JSON file of a run.
+  """The object in a JSON file of a run.
 
   Raises:
     IntegrityError: when the file is damaged.
@@ -111,17 +111,10 @@ def environment() -> dict[str, Any]:
 
 
 class Recorder(callbacks.Callback):
-  """Writes the files of a work directory and the lines of the console.
-
-  Only the first process of a run writes.
-  """
+  """Writes files and lines of the console, in the first process of a run."""
 
   def __init__(self, workdir: Path, total_rounds: int, verbose: bool = True):
-    """Opens the record of a run in an existing directory.
-
-    Args:
-      verbose: print lines and tables, and show a progress bar.
-    """
+    """Opens the record; `verbose` prints lines, tables and a progress bar."""
     self._lines = workdir / METRICS
     self._results = workdir / RESULTS
     self._writes = jax.process_index() == 0
@@ -315,7 +308,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: Path, *wanted: str) -> dict[str, np.ndarray]:
-  """Returns the arrays in a file.
+  """The arrays in a file.
 
   Raises:
     IntegrityError: when the file is damaged, or lacks an array.
@@ -353,7 +346,7 @@ def rewind_clients(workdir: Path, round_: int) -> None:
 
 
 def read_clients(workdir: Path, round_: int) -> dict[str, dict[str, float]]:
-  """Returns the metrics of the clients of a round, {} if there is no file.
+  """The metrics of the clients of a round, {} if there is no file.
 
   Raises:
     IntegrityError: when the file is damaged.

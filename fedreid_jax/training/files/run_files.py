@@ -5,8 +5,6 @@ A run writes `config.json` first, then its secret if it has one, then
 run that is killed at any moment therefore leaves no file without the earlier
 ones. A work directory in which a file is missing is damaged: it is refused, and
 nothing in it is deleted.
-
-A lock gives one process exclusive use of the directory.
 """
 
 import contextlib
@@ -37,9 +35,8 @@ class Lock(contextlib.ExitStack):
 
   The lock is on the folder itself, or on a file in it where folders cannot be
   locked. The package filelock cannot replace this class: it locks files only,
-  and does not check that the locked file is still at its path.
-
-  Folders created for it are removed at the end if they are empty.
+  and does not check that the locked file is still at its path. Empty folders
+  that were made for the lock are removed.
   """
 
   def __init__(self, workdir: Path):
@@ -77,7 +74,7 @@ class Lock(contextlib.ExitStack):
       ) from error
 
   def _take(self, path: Path, how: int) -> bool:
-    """Locks a file or folder; returns False if folders cannot be locked."""
+    """Returns False if folders cannot be locked."""
     file = os.open(path, how, 0o644)
     self.callback(os.close, file)
     try:
@@ -161,7 +158,7 @@ def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
 
 
 def _rounds(workdir: Path) -> int:
-  """Returns the last recorded round."""
+  """The last recorded round."""
   lines = atomic.read(workdir / recorder.METRICS, recorder.round_of)
   rounds = [round_ for _, round_ in lines if round_ is not None]
   if (workdir / recorder.RESULTS).exists():
@@ -233,12 +230,12 @@ def _check_longer(saved: Mapping[str, Any], resolved: Mapping[str, Any]):
 
 
 def _goes_on(before: Any, now: int) -> bool:
-  """Returns whether a run is asked for more rounds than before."""
+  """Whether a run is asked for more rounds than before."""
   return isinstance(before, int) and before < now
 
 
 def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a configuration with the rounds of its schedule, if it has any."""
+  """A configuration with the rounds of its schedule, if it has any."""
   # A run of 20 rounds is the same as one of 20 rounds with schedule_rounds=20.
   optim = dict(resolved.get('optim') or {})
   if _bound_by_schedule(resolved):
@@ -247,7 +244,7 @@ def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound_by_schedule(resolved: Mapping[str, Any]) -> str:
-  """Returns why more rounds would have changed the rounds so far, or ''."""
+  """Why more rounds would have changed the rounds so far, or ''."""
   optim = ConfigDict(resolved.get('optim') or {})
   return optimizers.bound_to_rounds(optim) if 'schedule' in optim else ''
 
@@ -259,7 +256,7 @@ def _bound_by_noise(resolved: Mapping[str, Any]) -> str:
 
 
 def digests(resolved: Mapping[str, Any]) -> tuple[str, ...]:
-  """Returns the SHA-256 of a configuration, as `config.json` holds it.
+  """The SHA-256 of a configuration, as `config.json` holds it.
 
   The first digest is saved with checkpoints. The others are accepted, because
   checkpoints of earlier versions have them.
@@ -294,11 +291,7 @@ def checkpoints_of(workdir: Path) -> Iterator[checkpoint.Checkpoints]:
 def begun(
   workdir: Path, restart: bool, check_lock: Callable[[], None]
 ) -> Iterator[None]:
-  """Begins a run and deletes its files if it ends before a checkpoint.
-
-  Args:
-    check_lock: raises if the lock is lost and the files belong to another run.
-  """
+  """Begins a run and deletes its files if it ends before a checkpoint."""
   new, foreign = not (workdir / CONFIG).exists(), frozenset[Path]()
   if new:  # its folders are not of a run, such as a user's own wandb/
     foreign = frozenset(path for path in workdir.iterdir() if path.is_dir())
@@ -337,20 +330,16 @@ def _clear(workdir: Path, foreign: frozenset[Path]) -> None:
 class Recorded(NamedTuple):
   """The contents of the files of a run.
 
-  Attributes:
-    results: content of results.json.
-    described: content of run.json.
-    rounds: lines of metrics.jsonl of the rounds, in order, with the metrics of
-      clients that are in `client-metrics/`.
-    precision: average precision of every query of the last evaluation, in
-      [0, 1] and NaN without a match, by 'MODEL/TARGET/TRIAL'; none for an
-      unfinished run.
+  `precision` is the average precision of every query of the last evaluation, in
+  [0, 1] and NaN without a match, by 'MODEL/TARGET/TRIAL'; an unfinished run has
+  none. `rounds` are those of metrics.jsonl, in order, with the metrics of
+  clients that are in `client-metrics/`.
   """
 
   folder: Path
   config: Any
-  results: dict[str, Any]
-  described: dict[str, Any]
+  results: dict[str, Any]  # of results.json
+  described: dict[str, Any]  # of run.json
   rounds: list[dict[str, Any]]
   precision: dict[str, np.ndarray]
 

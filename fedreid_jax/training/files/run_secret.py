@@ -33,7 +33,7 @@ LOST = (
 
 
 def root(config: Any, workdir: Path, restart: bool) -> bytes:
-  """Returns the root of the secret of a run, which may be a new one.
+  """Reads or draws the root of the secret of a run.
 
   An `ExposedSecretWarning` says that users other than the owner could read the
   file, whose permissions are then corrected.
@@ -104,7 +104,7 @@ def make(
   components: tuple[Component, ...],
   root_: bytes | None,
 ) -> Secret | None:
-  """Returns the secret of a run, None if its method needs none.
+  """The secret of a run, None if its method needs none.
 
   Without a root a new one is drawn, unless it follows from the seed.
   """
@@ -116,7 +116,7 @@ def make(
 
 
 def digest(config: Any, federation: Federation) -> str:
-  """Returns the SHA-256 of all that the updates of a run depend on.
+  """The SHA-256 of all that the updates of a run depend on.
 
   The number of rounds is left out, unless more rounds would have changed the
   first ones.

@@ -94,12 +94,7 @@ class Steps:
   """The steps in a folder of checkpoints."""
 
   def __init__(self, root: Path, config: Sequence[str] = ()):
-    """Reads a folder.
-
-    Args:
-      root: folder of checkpoints.
-      config: digests of the configuration, none for any.
-    """
+    """Reads a folder; without digests of a configuration, it accepts any."""
     self._root, self._config = root, config
 
   def steps(self) -> list[int]:
@@ -114,14 +109,9 @@ class Steps:
   ) -> tuple[Flat, Mapping[int, Flat], np.ndarray, dict[str, Any]]:
     """Restores the parts of models and nothing else.
 
-    Args:
-      personal: whether to read personal parameters beside shared ones.
-
-    Returns:
-      (shared parameters `[G, ...]`, personal parameters by canonical index of
-      the client, group of every client `[N]`, the JSON part). Parameters that
-      were not read are {}. States in files do not have clients that never
-      trained.
+    Returns (shared parameters `[G, ...]`, personal parameters by canonical
+    index, {} unless `personal`, group of every client `[N]`, the JSON part).
+    States in files do not have clients that never trained.
     """
     folder = self._root / str(step)
     # Empty items are not saved: a method that shares nothing has no 'model'.
@@ -181,15 +171,10 @@ class Steps:
   def restore(
     self, step: int, server: ServerState, clients: ClientState
   ) -> tuple[ServerState, ClientState | Index, dict[str, Any]]:
-    """Restores a step that verifies, on the host.
+    """Restores a step that verifies, on the host: (server, clients, JSON part).
 
-    Args:
-      server: a state with the expected shapes.
-      clients: states of all clients, `[N, ...]`, with the expected shapes.
-
-    Returns:
-      (state of the server, states of the clients or the index of their files,
-      the JSON part).
+    The arguments have the expected shapes, `clients` `[N, ...]`. The result has
+    the index of the clients' files, if there are files.
 
     Raises:
       IntegrityError: when the saved leaves, shapes or types are different.
@@ -242,7 +227,7 @@ class Steps:
     return found
 
   def _described(self, step: int) -> dict[str, Any]:
-    """Returns the JSON part of a step: its number, configuration and run."""
+    """The JSON part of a step: its number, configuration and run."""
     path = self._root / str(step) / 'host/metadata'
     found = json.loads(path.read_text())
     # A step of version 0.1 has only the part of the run. Its models can be
@@ -288,11 +273,7 @@ class Steps:
 
 
 def items(server: ServerState, clients: Tree) -> dict[str, Tree]:
-  """Returns the items of a checkpoint except the JSON part.
-
-  Args:
-    clients: states of all clients, `[N, ...]`, or an index of their files.
-  """
+  """The items of a checkpoint but JSON; clients `[N, ...]` or their index."""
   kind = 'clients' if isinstance(clients, ClientState) else 'rows'
   rest = {'groups': server.groups, 'states': server.states}
   return {
@@ -303,7 +284,7 @@ def items(server: ServerState, clients: Tree) -> dict[str, Tree]:
 
 
 def _rebuild(like: Tree, saved: dict[str, np.ndarray]) -> Tree:
-  """Returns a tree of the structure of `like` with the leaves of `saved`."""
+  """A tree of the structure of `like` with the leaves of `saved`."""
   # Saved leaves are found by path, whatever their order in the file.
   leaves = [np.array(saved[name]) for name in client_files.by_path(like)]
   return jax.tree.unflatten(jax.tree.structure(like), leaves)
@@ -316,7 +297,7 @@ def _layout(rows: dict[str, Any]) -> Layout:
 
 
 def _differences(wanted: dict[str, Tree], saved: dict[str, Any]) -> list[str]:
-  """Returns the leaves whose shape or type differs, one line each."""
+  """The leaves whose shape or type differs, one line each."""
 
   def kinds(tree):
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)

@@ -53,17 +53,11 @@ SHOWN = 3  # differing fields in a message
 
 
 class Place(NamedTuple):
-  """Position of a process in its run.
+  """Position of a process in its run."""
 
-  Attributes:
-    address: HOST:PORT of the first process.
-    processes: number of processes.
-    process: number of this process.
-  """
-
-  address: str
+  address: str  # HOST:PORT of the first process
   processes: int
-  process: int
+  process: int  # number of this process
 
 
 class _Joined:
@@ -198,8 +192,7 @@ class Aborts:
   JAX's coordination service calls `abort()` when other processes are lost or do
   not connect, which would end a process with status 134 and a stack trace and
   without a Python exception. A handler of SIGABRT ends it like any other error
-  instead. The service's messages are suppressed; other native messages are
-  printed.
+  instead. The service's messages are suppressed; others are printed.
   """
 
   def __init__(self, error: Callable[[], errors.FedReIDError]):
@@ -251,9 +244,7 @@ _calls = itertools.count()
 def require(what: str, inputs: Callable[[], Mapping[str, Any]]) -> None:
   """Refuses to continue unless all processes have the same inputs.
 
-  Args:
-    what: name of the inputs, for messages.
-    inputs: returns JSON values by name; not called in a run of one process.
+  `what` names them in messages. A run of one process does not call `inputs`.
 
   Raises:
     ConfigError: in every process, naming the inputs that differ.
@@ -293,7 +284,7 @@ def require(what: str, inputs: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def of_first(make: Callable[[], bytes]) -> bytes:
-  """Returns the value that `make` returns in the first process, in all of them.
+  """Gives all processes the value that `make` returns in the first one.
 
   The value is in the coordinator's memory until all processes have read it.
   """

@@ -85,11 +85,9 @@ def listen() -> None:
 def deferred() -> Iterator[Callable[[], int]]:
   """Lets rounds finish: only a second signal ends the process at once.
 
+  Yields a function that returns the number of the first signal, 0 before it.
   Without an earlier call of `listen` nothing is changed, because signals then
   belong to the caller of this package and any thread may train.
-
-  Yields:
-    Function that returns the number of the first signal, 0 before it.
 
   Raises:
     SystemExit: with 128 + the number of a signal, if one arrived.

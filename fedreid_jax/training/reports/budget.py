@@ -28,17 +28,11 @@ _CGROUPS = (
 
 
 class Cost(NamedTuple):
-  """Bytes of a forward pass, of one image.
+  """Bytes of a forward pass, of one image."""
 
-  Attributes:
-    image: of the image, float32.
-    kept: of all results of convolutions and products.
-    largest: of the largest of them.
-  """
-
-  image: int
-  kept: int
-  largest: int
+  image: int  # as float32
+  kept: int  # results of convolutions and products
+  largest: int  # of these results
 
 
 def host_memory() -> int:
@@ -60,7 +54,7 @@ def device_memory() -> int:
 
 
 def of_images() -> int:
-  """Returns the bytes of a device that images may take.
+  """The bytes of a device that images may take.
 
   They are a quarter of the memory of the device, or of its share of the memory
   of the host if that is less.
@@ -73,10 +67,9 @@ def of_images() -> int:
 def cost(
   forward: Callable[..., Any], variables, shape: tuple[int, ...]
 ) -> Cost:
-  """Returns the bytes of a forward pass, of one image.
+  """The bytes of a forward pass, of one image.
 
-  Args:
-    forward: `(variables, images [2, H, W, ch])`; traced, not run.
+  `forward` is `(variables, images [2, H, W, ch])`; it is traced, not run.
   """
   images = jax.ShapeDtypeStruct((2, *shape), np.float32)
   sizes = list(_sizes(jax.make_jaxpr(forward)(variables, images).jaxpr))
@@ -96,10 +89,7 @@ def _sizes(jaxpr):
 def check(
   config, plan_shape: tuple[int, int], members: int, each: Cost, devices: int
 ) -> None:
-  """Refuses batches and plans that exceed the memory.
-
-  Args:
-    plan_shape: `(S, B)`, steps and images of the longest round of a client.
+  """Refuses batches and plans, `(S, B)` of the longest round, above the limit.
 
   Raises:
     ResourceError: naming the field to lower.

@@ -20,11 +20,7 @@ def show(
 ) -> None:
   """Prints a table, or a block of lines for each row if it is too wide.
 
-  Args:
-    columns: their names; the first one names the row.
-    rows: cells, as many as columns.
-    facts: names of columns that go into the caption if all rows agree.
-    caption: further lines below the table.
+  Columns that `facts` names go into the caption if all rows agree.
   """
   lines = list(caption)
   kept = list(range(len(columns)))

@@ -52,7 +52,6 @@ def lines(config, workdir: Path) -> Iterator[str]:
 
 
 def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
-  """Yields the lines on the network and on the compiled program of a round."""
   federation = setup.federation
   columns = max(c.num_identities for c in federation.clients)
   model = build.network(config, columns, federation.image_shape)
@@ -93,7 +92,6 @@ def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
 def _files(
   config, setup: build.Setup, server, store: ClientStore, workdir: Path
 ) -> Iterator[str]:
-  """Yields the lines on the memory of the host and on the files."""
   shape = setup.federation.image_shape
   tests = sum(len(t.images.identities) for t in setup.federation.targets)
   trained = sum(c.num_images for c in setup.federation.clients)

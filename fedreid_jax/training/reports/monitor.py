@@ -34,32 +34,19 @@ BAD_SHARE = 0.1
 
 
 class Course(NamedTuple):
-  """State of the detection after some rounds.
+  """State of the detection after some rounds."""
 
-  Attributes:
-    first: median over clients of their mean loss in the first round, None
-      before that round.
-    learned: whether accuracy has ever been well above chance.
-    at_chance: rounds in a row, up to the last, with accuracy at chance since.
-    warned: whether a finding was reported.
-  """
-
-  first: float | None = None
-  learned: bool = False
-  at_chance: int = 0
-  warned: bool = False
+  first: float | None = None  # median loss of clients in round 1
+  learned: bool = False  # accuracy was well above chance
+  at_chance: int = 0  # last rounds in a row at chance since
+  warned: bool = False  # whether a finding was reported
 
 
 class Guess(NamedTuple):
-  """The identity loss of a round, and the loss of guessing.
+  """The identity loss of a round, and the loss of guessing."""
 
-  Attributes:
-    loss: mean cross-entropy of the identities over all steps of the round.
-    chance: cross-entropy of equal probabilities, the mean over images.
-  """
-
-  loss: float
-  chance: float
+  loss: float  # mean over all steps of the round
+  chance: float  # of equal probabilities, mean over images
 
   def worse(self, times: float) -> str:
     """Returns the finding if the loss is above `times` that of guessing."""
@@ -86,18 +73,10 @@ def follow(
   chance: float,
   guess: Guess | None = None,
 ) -> tuple[Course, Finding | None]:
-  """Checks one round.
+  """Checks one round; after a finding, only a fatal one is returned.
 
-  Args:
-    loss: mean over all steps of the round.
-    median: over clients, of their mean loss.
-    accuracy: mean training accuracy, percent.
-    chance: accuracy of guessing, percent.
-    guess: identity loss of the round, None if it is not trained.
-
-  Returns:
-    (course with this round, finding); only a fatal finding is returned after
-    an earlier one.
+  Accuracy and chance are in percent, `median` is over the clients' mean losses,
+  and `guess` is None if identities are not trained.
   """
   first = max(median, LEAST) if course.first is None else course.first
   share = (accuracy - chance) / max(100.0 - chance, 1e-9)
@@ -131,25 +110,15 @@ def to_lower(config: Any) -> str:
 
 @dataclasses.dataclass
 class Progress:
-  """State of a run on the host.
+  """State of a run on the host."""
 
-  Attributes:
-    done: rounds done.
-    evaluation: entries of all evaluations.
-    bytes: bytes of each kind of message by direction, 'up' and 'down'.
-    images: images trained on.
-    bad_rounds: rounds in a row that lost a share of their updates.
-    course: state of the detection of divergence.
-    warnings: of all rounds.
-  """
-
-  done: int = 0
+  done: int = 0  # rounds
   evaluation: list[dict[str, Any]] = dataclasses.field(default_factory=list)
   bytes: dict[str, Counter[str]] = dataclasses.field(
     default_factory=lambda: {'up': Counter(), 'down': Counter()}
   )
-  images: int = 0
-  bad_rounds: int = 0
+  images: int = 0  # images trained on
+  bad_rounds: int = 0  # in a row, that lost a share of their updates
   course: Course = Course()
   warnings: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
@@ -210,10 +179,7 @@ class Monitor:
   def check_updates(
     self, lost: list[str], far: Sequence[str], cohort: int
   ) -> None:
-    """Reports clients whose update is not finite or out of range.
-
-    Args:
-      far: names of those whose update is finite, but out of range of the sums.
+    """Reports updates that are not finite, or too `far` for the sums.
 
     Raises:
       DivergedError: after `MAX_BAD_ROUNDS` rounds in a row in which at least

@@ -1,7 +1,5 @@
 """Descriptions and results of a run, for its files and the console.
 
-Summaries of a run as in the papers: last round and best rounds.
-
 FedReIDBench reports the mean over the three rounds with the best global model
 (journal version, section 4.2.2) and returns the best of each client's models
 (Algorithm 1, line 8); L2RW's results of entities are those of the best round.
@@ -19,7 +17,6 @@ For classification, accuracy replaces rank-1. Tests on held-out persons of the
 clients (`evaluation.validation`) choose the rounds where there are any. Without
 them `best_three` and `best` choose rounds by test results, which favours runs
 that are evaluated more often: only the last round is then an unbiased result.
-Every summary states how its rounds were chosen.
 """
 
 from collections import defaultdict
@@ -136,11 +133,9 @@ def round_values(
 def cohort_values(
   log: dict[str, Any], names: list[str], form: recorder.Form
 ) -> dict[str, Any]:
-  """Returns the entries of a round in metrics.jsonl on its clients.
+  """The entries of a round on its clients: names and weights, or a summary.
 
-  Args:
-    form: `lines` returns names and weights, others the numbers of clients and
-      a summary, whose size does not depend on the cohort.
+  The size of a summary does not depend on the cohort.
   """
   values = {
     'clients': [names[k] for k in log['clients']],
@@ -185,10 +180,9 @@ def client_values(
 def results(
   config, progress: Progress, seconds: dict[str, float], privacy: str
 ) -> dict[str, Any]:
-  """Returns the content of results.json, without the clusters.
+  """The content of results.json, without the clusters.
 
-  Args:
-    privacy: the guarantee of the rounds that are done.
+  `privacy` is the guarantee of the rounds that are done.
   """
   busy = max(seconds['train'], 1e-9)
   return {
@@ -255,16 +249,11 @@ def score(metrics: dict[str, float]) -> float:
 
 
 def summarise(evaluation: list[Entry]) -> list[Entry]:
-  """Returns one element per target, model and kind: 'last' or one of BEST.
+  """One element per target, model and kind: 'last' or one of BEST.
 
-  Args:
-    evaluation: as in results.json; evaluations before training count only if
-      there are no others.
-
-  Returns:
-    Elements with `target`, `model`, `kind` ('last', 'best_three' or 'best'),
-    the `rounds` that were averaged, what they were `chosen_on` ('targets',
-    'validation', or '' for the last round), and `metrics`.
+  An element has `target`, `model`, `kind`, the `rounds` that were averaged,
+  `chosen_on` ('targets', 'validation', or '' for the last round), and
+  `metrics`. Evaluations before training count only if there are no others.
   """
   after = [e for e in evaluation if e['round'] > 0] or evaluation
   if not after:
@@ -280,10 +269,10 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
 
 
 def checkpoint_score(entries: list[Entry]) -> float | None:
-  """Returns the score that chooses the best checkpoint, None without entries.
+  """The mean of mAP (or accuracy) that chooses the best checkpoint, or None.
 
-  It is the mean of mAP (or accuracy) over the tests on held-out persons, else
-  over the targets, of the models of the server, else of the clients.
+  It is over the tests on held-out persons, else over the targets, of the models
+  of the server, else of the clients.
   """
   judges = _judges(entries)
   served = [e for e in judges if not e['model'].startswith('client:')]
@@ -298,16 +287,13 @@ def chosen_on(entries: list[Entry]) -> str:
 
 
 def _judges(entries: list[Entry]) -> list[Entry]:
-  """Returns the entries that choose rounds."""
+  """The entries that choose rounds."""
   own = [e for e in entries if validation.is_validation(e['target'])]
   return own or entries
 
 
 def _best_of_clients(entries: list[Entry]) -> list[Entry]:
-  """Returns the best round of each client's own model on each target.
-
-  Held-out persons choose one round of a model for all targets.
-  """
+  """The best round of a client's own model, by target or validation."""
   own: dict[tuple[str, str], list[Entry]] = defaultdict(list)
   for entry in entries:
     if entry['model'].startswith('client:'):
