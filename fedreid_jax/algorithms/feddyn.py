@@ -86,7 +86,12 @@ def make(options: Options = Options()) -> Component:
     mean = {
       n: h - alpha * share * (models[n] - before[n]) for n, h in mean.items()
     }
-    after = {n: models[n] - h / alpha for n, h in mean.items()}
+    # Without an upload the model stays; the paper has no such round.
+    some = ctx.valid.any()
+    after = {
+      n: jnp.where(some, models[n] - h / alpha, before[n])
+      for n, h in mean.items()
+    }
     return (mean, num_clients), {**models, **after}
 
   return Component(

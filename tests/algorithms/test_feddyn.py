@@ -99,3 +99,14 @@ def test_the_fixed_point_is_the_optimum_of_the_mean_loss():
   # The gradients that clients keep are those at the optimum, and sum to zero.
   kept = np.asarray(states[KERNEL])[:, 0]
   np.testing.assert_allclose(kept, CURVE * (optimum - BEST), atol=1e-2)
+
+
+def test_a_round_without_uploads_leaves_the_model():
+  state = {KERNEL: jnp.full((1, 2), 3.0)}, jnp.float32(2.0)
+  start = {KERNEL: jnp.ones((1, 2))}
+  ctx = handmade.context(
+    AggregationCtx, valid=jnp.array([False, False]), start=start
+  )
+  (mean, _), models = MADE.server.update(state, start, ctx)
+  np.testing.assert_array_equal(models[KERNEL], start[KERNEL])
+  np.testing.assert_array_equal(mean[KERNEL], 3.0)

@@ -2,8 +2,7 @@
 
 Every method is trained with the same seeds on the same data as the baseline,
 and is compared with it query by query; `effects` computes the effect and its
-interval. The bootstrap of one target draws seeds and queries; for all targets
-it draws targets, too.
+interval: over seeds and queries of one target, over seeds and targets of all.
 """
 
 import re

@@ -1,38 +1,53 @@
-"""Paired effects with intervals, and verdicts about claims.
+"""Paired effects with intervals, verdicts about claims, and Holm's correction.
 
 An effect is the mean of differences of average precision, in mAP: query by
 query between two runs with the same seed and targets, then over the queries of
-a target, the targets, and the seeds. Its interval is computed by a bootstrap
-that draws seeds, targets and queries, each with replacement, with the sizes of
-Rao and Wu (JASA 1988).
+a target, the targets, and the seeds.
+
+Its interval is Student's. With the differences y[s, t] of S seeds and T
+targets, the variance of their mean is taken as
+
+  var_t(mean_s y[s, t]) / T  +  var_s(mean_t y[s, t]) / S,
+
+whose degrees of freedom are those of Welch and Satterthwaite. The variance of
+two crossed random effects subtracts the part that both terms contain (Cameron,
+Gelbach and Miller, 2011); here it stays, and the interval is not narrower for
+it. Targets of a route share their training domains. Where the routes differ by
+more than their targets explain (F above its 75 % quantile, the preliminary test
+of Bancroft, 1964), the routes take the place of the targets. The variance of a
+single target is the variance of the mean of its queries.
+
+A bootstrap over so few seeds and targets covers 85 to 91 % where targets
+differ; this interval covers 94 to 98 % (the slow test has the simulation).
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 Verdict = Literal['supported', 'not supported', 'not resolved', 'no runs yet']
 Claimed = Literal['greater', 'equal']
-LEVEL = 95.0  # coverage of the interval in percent
-DRAWS = 2000  # bootstrap samples
-# Number of standard errors of the smallest effect that 80 % of repetitions of
-# the design find: quantiles 0.975 and 0.8 of the normal distribution.
-DETECTABLE = 1.96 + 0.84
+ALPHA = 0.05  # 1 - coverage of the interval
+POWER = 0.8  # fraction of repetitions that find an effect of size `detectable`
+POOLED = 0.75  # quantile of F up to which routes are taken to be alike
 
 
 class Effect(NamedTuple):
-  """A difference in mAP."""
+  """A difference in mAP, with the ends of its interval."""
 
-  mean: float  # of the differences
-  low: float  # lower end of the interval
-  high: float  # upper end of the interval
-  detectable: float  # smallest effect found in 80 % of repetitions
+  mean: float
+  low: float
+  high: float
+  detectable: float  # smallest effect that 80 % of repetitions find
   seeds: int
-  targets: int  # one in several routes counts for each
+  targets: int  # one in several routes counts for each of them
+  error: float  # standard error of the mean
+  freedom: float  # degrees of freedom of the error
 
   def texts(self) -> tuple[str, str]:
-    """The mean with its interval, and the smallest effect found."""
+    """Returns the mean with its interval, and the smallest effect found."""
     interval = f'[{self.low:+.1f}, {self.high:+.1f}]'
     return f'{self.mean:+.1f} {interval}', f'{self.detectable:.1f}'
 
@@ -40,83 +55,159 @@ class Effect(NamedTuple):
 def effect(
   differences: Sequence[Mapping[str, np.ndarray]],
   minus: Collection[str] = (),
-  draws: int = DRAWS,
+  routes: Mapping[str, str] | None = None,
 ) -> Effect:
-  """The mean effect and its interval.
+  """Returns the mean effect and its interval.
 
   Args:
     differences: for every seed, differences of average precision in [-1, 1] by
-      target, `[Q]`, with the same targets and queries; NaN without a match.
+      target, `[Q]`; every seed has the same targets and queries. A query
+      without a match is NaN.
     minus: targets whose mean effect is subtracted from the mean of the others.
+    routes: route of each target, if runs of several routes are compared.
 
   Raises:
     ValueError: for no seed, or seeds with different targets.
   """
   if not differences or not differences[0]:
     raise ValueError('no differences')
-  # Sorted, so that the random draws do not depend on the order of the targets.
   names = sorted(differences[0])
   if any(sorted(own) != names for own in differences):
     raise ValueError('the seeds have different targets')
-  # `[S, Q]` of each target, without queries that have no match for some seed.
-  values = [np.stack([own[name] for own in differences]) for name in names]
-  values = [100.0 * x[:, ~np.isnan(x).any(axis=0)] for x in values]
-  pairs = [*zip(names, values, strict=True)]
-  sides = [
-    side
-    for own in (False, True)
-    if (side := [x for name, x in pairs if (name in minus) == own])
-  ]
-  # A fixed seed: the same runs give the same interval.
-  rng = np.random.default_rng(0)
-  means = np.array([_drawn(sides, len(differences), rng) for _ in range(draws)])
-  tail = (100.0 - LEVEL) / 2
-  low, high = np.percentile(means, [tail, 100.0 - tail])
-  plain = [float(np.mean([x.mean() for x in side])) for side in sides]
+  by_seed = np.zeros(len(differences))
+  parts: list[tuple[float, float]] = []  # variances of the mean, with freedoms
+  for sign, side in (
+    (1.0, [name for name in names if name not in minus]),
+    (-1.0, [name for name in names if name in minus]),
+  ):
+    if side:
+      values = [100.0 * np.stack([own[n] for own in differences]) for n in side]
+      # A query counts if it has a match for all seeds.
+      values = [x[:, ~np.isnan(x).any(axis=0)] for x in values]
+      cells = np.stack([x.mean(axis=1) for x in values], axis=1)  # [S, T]
+      by_seed += sign * cells.mean(axis=1)
+      if len(side) > 1:
+        of = [(routes or {}).get(name, '') for name in side]
+        parts.append(_of_targets(cells.mean(axis=0), of))
+      else:
+        parts.append(_of_mean(values[0].mean(axis=0)))
+  parts.append(_of_mean(by_seed))
+  variance = sum(v for v, _ in parts)
+  freedom = variance**2 / (sum(v**2 / n for v, n in parts if n) or np.inf)
+  # Without any spread every number of degrees of freedom gives the same.
+  freedom = freedom or np.inf
+  mean, error = float(by_seed.mean()), float(variance**0.5)
+  half = float(stats.t.ppf(1 - ALPHA / 2, freedom)) * error
   return Effect(
-    mean=plain[0] - sum(plain[1:]),
-    low=float(low),
-    high=float(high),
-    detectable=float(DETECTABLE * means.std()),
+    mean=mean,
+    low=mean - half,
+    high=mean + half,
+    detectable=half + float(stats.t.ppf(POWER, freedom)) * error,
     seeds=len(differences),
     targets=len(names),
+    error=error,
+    freedom=float(freedom),
   )
 
 
-def _drawn(
-  sides: Sequence[Sequence[np.ndarray]],
-  num_seeds: int,
-  rng: np.random.Generator,
-) -> float:
-  # One seed and one target fewer: the variance is then unbiased; with three
-  # seeds it would otherwise be two thirds of that.
-  seeds = rng.integers(num_seeds, size=max(num_seeds - 1, 1))
-  means: list[float] = []
-  for side in sides:
-    own: list[float] = []
-    for k in rng.integers(len(side), size=max(len(side) - 1, 1)):
-      # The same queries for every drawn seed, because all seeds have the same
-      # queries.
-      queries = rng.integers(side[k].shape[1], size=side[k].shape[1])
-      own.append(side[k][seeds].mean(axis=0)[queries].mean())
-    means.append(float(np.mean(own)))
-  return means[0] - sum(means[1:])
+def _of_mean(values: np.ndarray) -> tuple[float, int]:
+  """Returns the variance of a mean and its freedom, zero for one value."""
+  if len(values) < 2:
+    return 0.0, 0
+  return float(values.var(ddof=1)) / len(values), len(values) - 1
+
+
+def _of_targets(means: np.ndarray, routes: Sequence[str]) -> tuple[float, int]:
+  """Returns the variance of the mean over targets, or over their routes."""
+  names = sorted(set(routes))
+  rows = [means[[r == name for r in routes]] for name in names]
+  size = len(rows[0])
+  # Routes of different sizes are not weighted alike in the mean over targets.
+  if len(names) > 1 and size > 1 and all(len(row) == size for row in rows):
+    between = size * np.var([row.mean() for row in rows], ddof=1)
+    within = np.mean([row.var(ddof=1) for row in rows])
+    free = len(names) - 1, len(means) - len(names)
+    if between > within * stats.f.ppf(POOLED, *free):
+      return _of_mean(np.array([row.mean() for row in rows]))
+  return _of_mean(means)
+
+
+def p_values(
+  found: Effect, claimed: Claimed, margin: float
+) -> tuple[float, float]:
+  """Returns p of 'supported' and of 'not supported', see `verdict`.
+
+  Both are two-sided: a p below `ALPHA` agrees with the interval. A claim of
+  nearness is supported by two one-sided tests (Schuirmann 1987).
+  """
+
+  def tail(limit: float, side: int) -> float:
+    """Returns p of an effect above (1) or below (-1) a limit."""
+    distance = side * (found.mean - limit)
+    if not found.error:
+      return float(distance <= 0)
+    return min(
+      1.0, 2 * float(stats.t.sf(distance / found.error, found.freedom))
+    )
+
+  if claimed == 'greater':
+    return tail(0.0, 1), tail(margin, -1)
+  near = max(tail(-margin, 1), tail(margin, -1))
+  return near, min(tail(margin, 1), tail(-margin, -1))
+
+
+def holm(values: Sequence[float]) -> list[float]:
+  """Returns the p-values of a family, adjusted by Holm's method (1979)."""
+  adjusted, largest = [0.0] * len(values), 0.0
+  for k, index in enumerate(np.argsort(values)):
+    largest = max(largest, min(1.0, (len(values) - k) * values[index]))
+    adjusted[index] = largest
+  return adjusted
 
 
 def verdict(found: Effect | None, claimed: Claimed, margin: float) -> Verdict:
-  """Judges a claim; `found` is None without finished runs.
+  """Judges a claim.
 
   'greater': supported if the interval is above zero, not supported if it is
-  below `margin`, the smallest gain in mAP that would matter. 'equal': supported
-  if the interval is within `margin` of zero, not supported if it is outside.
+  below `margin`, the smallest gain that would matter. 'equal': supported if
+  the interval is within `margin` of zero, not supported if it is outside.
+
+  Args:
+    found: the effect; None without finished runs.
+    claimed: the direction that the claim states.
+    margin: difference in mAP.
   """
   if found is None:
     return 'no runs yet'
-  if claimed == 'greater':
-    yes, no = found.low > 0, found.high < margin
-  else:
-    yes = -margin < found.low and found.high < margin
-    no = found.low > margin or found.high < -margin
-  if yes:
+  yes, no = p_values(found, claimed, margin)
+  if yes < ALPHA:
     return 'supported'
-  return 'not supported' if no else 'not resolved'
+  return 'not supported' if no < ALPHA else 'not resolved'
+
+
+def corrected(
+  family: Sequence[tuple[Effect | None, Claimed, float]],
+) -> list[Verdict]:
+  """Returns the verdicts of a family of claims after Holm's correction.
+
+  A claim enters with the smaller p of its two verdicts.
+
+  Args:
+    family: effect, direction and margin of every claim, as for `verdict`.
+  """
+  pairs = [
+    p_values(found, claimed, margin) if found else (1.0, 1.0)
+    for found, claimed, margin in family
+  ]
+  # Claims without runs have p = 1 and are last, but they do not count.
+  tried = [k for k, (found, *_) in enumerate(family) if found]
+  adjusted = dict(zip(tried, holm([min(pairs[k]) for k in tried]), strict=True))
+  verdicts: list[Verdict] = []
+  for k, (yes, no) in enumerate(pairs):
+    if k not in adjusted:
+      verdicts.append('no runs yet')
+    elif adjusted[k] >= ALPHA:
+      verdicts.append('not resolved')
+    else:
+      verdicts.append('supported' if yes <= no else 'not supported')
+  return verdicts

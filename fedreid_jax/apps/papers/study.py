@@ -20,7 +20,7 @@ from fedreid_jax.training.files import atomic, recorder
 Precision = dict[str, np.ndarray]
 COLUMNS = (
   *('claim', 'source', 'published', 'base', 'arm'),
-  *('effect, mAP', 'detectable', 'verdict'),
+  *('effect, mAP', 'detectable', 'verdict', 'verdict, Holm'),
 )
 
 
@@ -155,7 +155,10 @@ def judge(claim: Claim, trials: Sequence[Trial]) -> Judged:
     for name in own
     if name.rpartition(': ')[2] in claim.minus
   }
-  found = effects.effect(differences, minus) if differences else None
+  found = None
+  if differences:
+    routes = {name: name.rpartition(': ')[0] for name in differences[0]}
+    found = effects.effect(differences, minus, routes)
   arm, base = 100.0 * np.mean(means, axis=0) if means else (np.nan, np.nan)
   verdict = effects.verdict(found, claim.claimed, claim.margin)
   return Judged(claim, float(arm), float(base), found, verdict)
@@ -168,7 +171,11 @@ def _mean(own: Precision) -> float:
 
 def write(path: Path, judged: Sequence[Judged]) -> str:
   """Writes JSON, Markdown, which is returned, and a picture of any effects."""
-  recorder.write_json(path.with_suffix('.json'), [_row(j) for j in judged])
+  holm = _corrected(judged)
+  recorder.write_json(
+    path.with_suffix('.json'),
+    [_row(j) | {'corrected': holm[j.claim.name]} for j in judged],
+  )
   rows, bars = [], []
   for claim, arm, base, found, verdict in judged:
     numbers = [''] * 4
@@ -176,11 +183,28 @@ def write(path: Path, judged: Sequence[Judged]) -> str:
       numbers = [f'{base:.1f}', f'{arm:.1f}', *found.texts()]
       margin = claim.margin if claim.claimed == 'equal' else 0.0
       bars.append(figures.Bar(claim.text, found, verdict, margin))
-    rows.append([claim.text, claim.source, claim.published, *numbers, verdict])
+    verdicts = verdict, holm[claim.name]
+    rows.append(
+      [claim.text, claim.source, claim.published, *numbers, *verdicts]
+    )
   figures.write_effects(bars, path.with_suffix('.png'), 'difference in mAP')
   text = '\n'.join(report.markdown(COLUMNS, rows)) + '\n'
   atomic.write_text(path.with_suffix('.md'), text)
   return text
+
+
+def _corrected(judged: Sequence[Judged]) -> dict[str, str]:
+  """Returns the verdict of each claim among all claims of its paper."""
+  papers: dict[str, list[Judged]] = {}
+  for one in judged:
+    papers.setdefault(one.claim.source.partition(',')[0], []).append(one)
+  found: dict[str, str] = {}
+  for own in papers.values():
+    verdicts = effects.corrected(
+      [(j.found, j.claim.claimed, j.claim.margin) for j in own]
+    )
+    found |= {j.claim.name: v for j, v in zip(own, verdicts, strict=True)}
+  return found
 
 
 def _row(one: Judged) -> dict[str, Any]:

@@ -117,7 +117,8 @@ def rates(
   result: dict[str, float | int] = {}
   for name, rate in {'1': 1.0, **RATES}.items():
     # At most floor(r S) alarms: the threshold is below the next alarm, so that
-    # queries at its distance are rejected together with it.
+    # queries at its distance are rejected together with it. A query that sees
+    # no image has an infinite distance and is never accepted.
     allowed = int(np.floor(rate * len(alarms)))
     below = alarms[allowed] if allowed < len(alarms) else np.inf
     count = np.searchsorted(accepted_right, below, 'left')

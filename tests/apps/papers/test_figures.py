@@ -11,7 +11,7 @@ from fedreid_jax.figures import canvas
 
 
 def bar(name, low, high, verdict, margin=0.0):
-  found = effects.Effect((low + high) / 2, low, high, 2.0, 3, 9)
+  found = effects.Effect((low + high) / 2, low, high, 2.0, 3, 9, 1.0, 8.0)
   return figures.Bar(name, found, verdict, margin)
 
 

@@ -104,8 +104,8 @@ def main(argv: list[str]) -> None:
     planned = study.plan(chosen, grid.seeds(_SEEDS.value), folder, _SET.value)
     folder.mkdir(parents=True, exist_ok=True)
 
-    # A bootstrap of each claim takes time, and this is called after every run.
-    # The key `ended` changes when another seed has ended.
+    # Reading the queries of all runs takes time, and this is called after every
+    # run. The key `ended` changes when another seed has ended.
     @functools.cache
     def judge(name: str, ended: tuple[int, ...]) -> study.Judged:
       own = [trial for trial in planned[name] if trial.seed in ended]
