@@ -1,23 +1,79 @@
 """A run of the toy clients, as commands and `fr.train` run it."""
 
+import shutil
+
 import pytest
 import toy
 
-from fedreid_jax.training import build
+from fedreid_jax.config import schema
+from fedreid_jax.training import build, loop
 
 
-@pytest.fixture
-def federation(clients, monkeypatch):
-  """The toy clients and one toy target, instead of rendered images."""
-  built = toy.toy_federation(clients)
-  monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
-  return built
-
-
-@pytest.fixture
-def small(config):
+def _small(config):
   config.name, config.rounds, config.execution.devices = 'toy', 4, 1
   config.components, config.dfh.space = ('fedpav', 'dfh'), 'b'
   config.checkpoint_every, config.evaluation.every = 1, 2
   config.evaluation.batch = 8
   return config
+
+
+@pytest.fixture
+def small(config):
+  return _small(config)
+
+
+@pytest.fixture(scope='session')
+def _images(clients):
+  return toy.toy_federation(clients)
+
+
+@pytest.fixture
+def federation(_images, monkeypatch):
+  """The toy clients and one toy target, instead of rendered images."""
+  monkeypatch.setattr(build.load, 'load', lambda *_, **__: _images)
+  return _images
+
+
+@pytest.fixture(scope='session')
+def _setups():
+  return {}
+
+
+@pytest.fixture
+def built_once(federation, monkeypatch, _setups):
+  """The toy clients, and the programs of earlier runs with equal fields.
+
+  For tests of what a run does around its rounds. Those that compare a resumed
+  run with another one build both anew.
+  """
+  anew = build.build
+
+  def build_once(config, root=None):
+    # A test may replace the images, or let them fail.
+    images = build.load.load(config.data)
+    if images is not federation:
+      return anew(config, root)
+    fields = schema.identity(config).to_json_best_effort()
+    if fields not in _setups:
+      # The test may change its configuration after the run.
+      _setups[fields] = anew(config.copy_and_resolve_references(), root)
+    assert _setups[fields].secret is None  # it would be that of another run
+    return _setups[fields]
+
+  monkeypatch.setattr(build, 'build', build_once)
+  return federation
+
+
+@pytest.fixture(scope='session')
+def _finished(_images, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('finished')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(build.load, 'load', lambda *_, **__: _images)
+    loop.train(_small(toy.toy_config()), folder)
+  return folder
+
+
+@pytest.fixture
+def finished(_finished, tmp_path):
+  """A work directory of `small` after its last round, free to change."""
+  return shutil.copytree(_finished, tmp_path / 'finished')

@@ -14,6 +14,8 @@ from fedreid_jax.training.files import run_files
 from fedreid_jax.training.processes import signals
 from fedreid_jax.training.reports import report
 
+ANEW = build.build  # not that of the fixture `built_once`
+
 
 @pytest.fixture(autouse=True)
 def _signals_of_a_command(monkeypatch):
@@ -28,7 +30,7 @@ def metrics_of(results):
   return [(e['round'], e['metrics']) for e in results['evaluation']]
 
 
-def test_files_of_a_run(federation, small, tmp_path):
+def test_files_of_a_run(built_once, small, tmp_path):
   results = loop.train(small, tmp_path)
   assert json.loads((tmp_path / 'results.json').read_text()) == results
   assert [e['round'] for e in results['evaluation']] == [0, 2, 4]
@@ -143,14 +145,18 @@ def test_console_labels_best_rounds_and_names_clusters(
   assert f'clusters: {" | ".join(clusters)}\n' in printed
 
 
-def test_finished_run_again_prints_and_trains_nothing(
-  federation, small, tmp_path, monkeypatch
+def test_a_finished_run_again_trains_nothing(
+  built_once, small, finished, monkeypatch
 ):
-  first = loop.train(small, tmp_path)
+  lines = finished / 'metrics.jsonl'
+  before = lines.read_text()
+  results = json.loads((finished / 'results.json').read_text())
+  lines.write_text(before + '{"round": 4, "ev')  # torn: dropped
   monkeypatch.setattr(
     simulation.Executor, 'round', lambda *_: pytest.fail('trained again')
   )
-  assert metrics_of(loop.train(small, tmp_path)) == metrics_of(first)
+  assert metrics_of(loop.train(small, finished)) == metrics_of(results)
+  assert lines.read_text() == before
 
 
 @pytest.mark.slow
@@ -178,10 +184,9 @@ def test_a_finished_run_goes_on_as_if_it_had_been_longer(
   'stop_after', [1, pytest.param(3, marks=pytest.mark.slow)]
 )
 def test_a_signal_saves_and_the_resumed_run_ends_the_same(
-  federation, small, tmp_path, monkeypatch, stop_after
+  built_once, small, finished, tmp_path, monkeypatch, stop_after
 ):
-  small.rounds = stop_after + 1
-  whole = loop.train(small, tmp_path / 'whole')
+  whole = json.loads((finished / 'results.json').read_text())
   ordinary = simulation.Executor.round
 
   def interrupted(self, server, states, round_):
@@ -190,27 +195,17 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(
       signal.raise_signal(signal.SIGTERM)
     return out
 
-  monkeypatch.setattr(simulation.Executor, 'round', interrupted)
   small.checkpoint_every = 100
-  with pytest.raises(SystemExit) as info:
+  with monkeypatch.context() as patch, pytest.raises(SystemExit) as info:
+    patch.setattr(simulation.Executor, 'round', interrupted)
     loop.train(small, tmp_path / 'cut')
   assert info.value.code == 128 + signal.SIGTERM
-  monkeypatch.setattr(simulation.Executor, 'round', ordinary)
-  resumed = loop.train(small, tmp_path / 'cut')
+  resumed = loop.run_rounds(ANEW, small, tmp_path / 'cut')
   assert metrics_of(resumed) == metrics_of(whole)
   lines = (tmp_path / 'cut' / 'metrics.jsonl').read_text().splitlines()
   rounds = [json.loads(x) for x in lines]
   trained = [x['round'] for x in rounds if x['event'] == 'train']
-  assert trained == [*range(1, stop_after + 2)]
-
-
-def test_torn_last_line_of_metrics_is_dropped(federation, small, tmp_path):
-  loop.train(small, tmp_path)
-  path = tmp_path / 'metrics.jsonl'
-  before = path.read_text()
-  path.write_text(before + '{"round": 4, "ev')
-  loop.train(small, tmp_path)
-  assert path.read_text() == before
+  assert trained == [1, 2, 3, 4]
 
 
 @pytest.mark.slow
@@ -223,16 +218,14 @@ def test_another_configuration_is_refused(federation, small, tmp_path):
   assert loop.train(small, tmp_path, restart=True)['rounds'] == 1
 
 
-def test_changed_images_are_refused(federation, small, tmp_path, monkeypatch):
-  small.rounds = 1
-  loop.train(small, tmp_path)
+def test_changed_images_are_refused(federation, small, finished, monkeypatch):
   changed = federation._replace(digest='other')
   monkeypatch.setattr(build.load, 'load', lambda *_, **__: changed)
   with pytest.raises(errors.DataError, match='changed since'):
-    loop.train(small, tmp_path)
+    loop.train(small, finished)
 
 
-def test_three_bad_rounds_abort(federation, small, tmp_path, monkeypatch):
+def test_three_bad_rounds_abort(built_once, small, tmp_path, monkeypatch):
   ordinary = simulation.Executor.round
 
   def bad(self, server, states, round_):
@@ -249,12 +242,6 @@ def test_three_bad_rounds_abort(federation, small, tmp_path, monkeypatch):
   assert ['birch'] in excluded
 
 
-def test_diverging_run_ends_with_code_5(federation, small, tmp_path):
-  small.optim.lr = 1e30
-  with pytest.raises(errors.DivergedError):
-    loop.train(small, tmp_path)
-
-
 def lines_of(workdir, event):
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
   return [x for x in map(json.loads, lines) if x['event'] == event]
@@ -264,8 +251,9 @@ def test_rounds_without_a_finite_update_have_no_loss(
   federation, small, tmp_path, monkeypatch, capsys
 ):
   small.optim.lr = 1e30
-  with pytest.raises(errors.DivergedError):
+  with pytest.raises(errors.DivergedError) as info:
     loop.train(small, tmp_path, verbose=True)
+  assert info.value.exit_code == 5
   rounds = lines_of(tmp_path, 'train')
   assert len(rounds) == 3
   assert all(len(x['excluded']) == 4 and 'loss' not in x for x in rounds)
@@ -296,7 +284,7 @@ def explosions(warnings):
   [None, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))],
 )
 def test_a_finite_explosion_is_said_once(
-  federation, small, tmp_path, monkeypatch, capsys, stop_after
+  built_once, small, tmp_path, monkeypatch, capsys, stop_after
 ):
   exploding(monkeypatch, (1, 1, 300, 300), stop_after)
   if stop_after:
@@ -315,7 +303,7 @@ def test_a_finite_explosion_is_said_once(
 
 @pytest.mark.slow
 def test_a_loss_beyond_repair_ends_the_run(
-  federation, small, tmp_path, monkeypatch
+  built_once, small, tmp_path, monkeypatch
 ):
   exploding(monkeypatch, (1, 1, 1, 30_000))
   for _ in range(2):  # and again, from the checkpoint before it
@@ -331,7 +319,7 @@ def test_a_loss_beyond_repair_ends_the_run(
 
 
 def test_a_start_that_fails_leaves_nothing(
-  federation, small, tmp_path, monkeypatch
+  built_once, small, tmp_path, monkeypatch
 ):
   small.start_from = str(tmp_path / 'none')
   with pytest.raises(errors.IntegrityError, match='no checkpoint'):
@@ -350,25 +338,22 @@ def test_a_build_that_fails_leaves_no_listener(small, tmp_path):
 
 
 def test_a_restart_that_fails_keeps_the_run(
-  federation, small, tmp_path, monkeypatch
+  built_once, small, finished, monkeypatch
 ):
-  small.rounds = 1
-  loop.train(small, tmp_path)
-
   def fail(*_, **__):
     raise errors.DataError('bad')
 
-  before = sorted(p for p in tmp_path.rglob('*'))
+  before = sorted(p for p in finished.rglob('*'))
   with monkeypatch.context() as patch:
     patch.setattr(build.load, 'load', fail)
     with pytest.raises(errors.DataError, match='bad'):
-      loop.train(small, tmp_path, restart=True)
-  assert sorted(p for p in tmp_path.rglob('*')) == before
-  assert loop.train(small, tmp_path)['rounds'] == 1
+      loop.train(small, finished, restart=True)
+  assert sorted(p for p in finished.rglob('*')) == before
+  assert loop.train(small, finished)['rounds'] == 4
 
 
 def test_a_run_whose_folder_was_replaced_stops(
-  federation, small, tmp_path, monkeypatch
+  built_once, small, tmp_path, monkeypatch
 ):
   ordinary = simulation.Executor.round
   workdir = tmp_path / 'w'

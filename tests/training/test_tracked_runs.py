@@ -92,7 +92,7 @@ def fedpav(small):
   return small
 
 
-def test_events_of_a_run(federation, fedpav, tmp_path):
+def test_events_of_a_run(built_once, fedpav, tmp_path):
   listener = Listener()
   results = fr.train(fedpav, tmp_path, callbacks=[listener])
   assert [name for name, _ in listener.events] == [
@@ -155,7 +155,7 @@ def test_a_round_of_many_clients_is_a_short_line(
 
 
 def test_ranked_lists_are_drawn_for_callbacks_unless_none_are_asked(
-  federation, fedpav, tmp_path, monkeypatch
+  built_once, fedpav, tmp_path, monkeypatch
 ):
   drawn = []
   ordinary = loop.picture.Pictures.__call__
@@ -181,7 +181,7 @@ def test_ranked_lists_are_drawn_for_callbacks_unless_none_are_asked(
 
 
 def test_trackers_change_neither_the_results_nor_the_record(
-  federation, fedpav, tmp_path, monkeypatch
+  built_once, fedpav, tmp_path, monkeypatch
 ):
   def unasked(*_):
     pytest.fail('drawn for nobody')
@@ -293,7 +293,7 @@ def test_a_callback_that_raises_ends_a_run_that_was_saved(
 
 
 def test_a_callback_stops_a_run_and_a_later_call_continues_it(
-  federation, small, tmp_path, capsys
+  built_once, small, tmp_path, capsys
 ):
   small.components, small.checkpoint_every = ('fedpav',), 100
   small.rounds, small.evaluation.every = 3, 3
@@ -314,7 +314,7 @@ def test_a_callback_stops_a_run_and_a_later_call_continues_it(
 
 
 def test_a_tracker_that_fails_does_not_end_the_run(
-  federation, fedpav, tmp_path, monkeypatch, capsys
+  built_once, fedpav, tmp_path, monkeypatch, capsys
 ):
   ordinary = trackers.CsvWriter.write
 
@@ -340,7 +340,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(
 
 
 def test_a_start_that_fails_leaves_no_file_of_a_tracker(
-  federation, fedpav, tmp_path, monkeypatch
+  built_once, fedpav, tmp_path, monkeypatch
 ):
   fedpav.track = ('csv',)
 

@@ -13,8 +13,13 @@ from fedreid_jax.training import build, named_models, warm_start
 from fedreid_jax.training.files import checkpoint, recorder
 
 
+@pytest.fixture(scope='module')
+def setups():
+  return {}
+
+
 @pytest.fixture
-def make_setup(config, clients, monkeypatch):
+def make_setup(config, clients, monkeypatch, setups):
   """Returns (setup, its first states) of components on some toy clients."""
 
   def one(*components, chosen=clients):
@@ -23,9 +28,12 @@ def make_setup(config, clients, monkeypatch):
     )
     monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
     config.components, config.execution.devices = components, 1
-    setup = build.build(config)
-    server, store = setup.executor.init(setup.variables)
-    return setup, server, store.stacked()
+    names = [(c.name, c.num_images, c.num_identities) for c in chosen]
+    key = config.to_json_best_effort(), *names
+    if key not in setups:
+      setups[key] = build.build(config.copy_and_resolve_references())
+    server, store = setups[key].executor.init(setups[key].variables)
+    return setups[key], server, store.stacked()
 
   return one
 
