@@ -26,6 +26,7 @@ from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.data.federation import Target
 from fedreid_jax.losses import metric
+from fedreid_jax.round import placement
 
 
 def make_embedding(
@@ -63,18 +64,20 @@ def make_embedding(
 def make_extractor(
   model: types.Model,
   view: Callable[[UInt8[Array, 'M H W ch']], Float[Array, 'M H W ch']],
-  mesh: Mesh,
+  mesh: Mesh | None = None,
   *,
   batch: int,
   flip: bool,
   feature: str,
 ) -> Callable[..., Float[np.ndarray, 'M D']]:
   """Builds `(variables, uint8 images [M, H, W, ch], modalities [M] or None) ->
-  float32 [M, D]`; without modalities all images are visible.
+  float32 [M, D]`; without modalities all images are visible, without a mesh it
+  runs on one device.
 
   `batch` images are on each device at a time; the other arguments are those of
   `make_embedding`.
   """
+  mesh = mesh or placement.make_mesh(1)
   axis = mesh.axis_names[0]
   split, whole = NamedSharding(mesh, P(axis)), NamedSharding(mesh, P())
 

@@ -18,7 +18,6 @@ from fedreid_jax.core import plugins, types
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.evaluation import features
-from fedreid_jax.round import placement
 from fedreid_jax.training import named_models
 from fedreid_jax.training.files import run_files
 from fedreid_jax.training.processes import process
@@ -247,9 +246,8 @@ def load(
     features.make_extractor,
     network.model,
     network.transforms.test,
-    # One device: programs over several devices that two threads start at once
-    # may wait for each other forever.
-    placement.make_mesh(1),
+    # Without a mesh, on one device: programs over several devices that two
+    # threads start at once may wait for each other forever.
     flip=config.evaluation.flip,
     feature=config.evaluation.feature,
   )

@@ -30,7 +30,6 @@ from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import features
-from fedreid_jax.round import placement
 from fedreid_jax.training import build, evaluation, named_models, source_stats
 from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process
@@ -128,9 +127,7 @@ def load(
     federation.image_shape,
   )
   # Batches of three images, since a batch of the evaluation may take minutes.
-  extract = features.make_extractor(
-    network.model, view, placement.make_mesh(1), batch=3, **ranked
-  )
+  extract = features.make_extractor(network.model, view, batch=3, **ranked)
   evaluate = functools.partial(features.of_each, extract, models)
   return Embedding(config, step, name, dtype, *parts, evaluate)
 
