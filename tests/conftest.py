@@ -38,15 +38,25 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   )
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 
-# Where programs are built: checking them takes a third of the time of a trace.
-CHECKED = ('algorithms', 'losses', 'method', 'models', 'round')
+# Where programs are built. Checking them takes a third of the time of a trace:
+# other fast tests of rounds and of algorithms trace the same programs.
+CHECKED = ('losses', 'method', 'models')
+CHECKED_ROUNDS = ('test_contract.py', 'test_simulation.py')
+
 
 pytest_plugins = ['miniatures']
 
 
 @pytest.fixture(autouse=True)
 def _checks_of_programs(request):
-  with jax.enable_checks(request.path.parent.name in CHECKED):
+  path = request.path
+  rounds = path.name in CHECKED_ROUNDS or request.node.get_closest_marker(
+    'slow'
+  )
+  checked = path.parent.name in CHECKED or (
+    rounds and path.parent.name in ('algorithms', 'round')
+  )
+  with jax.enable_checks(bool(checked)):
     yield
 
 
