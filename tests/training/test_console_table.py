@@ -1,5 +1,6 @@
 """Tables in a terminal of 80, 100 and 140 columns, and in a file."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -16,12 +17,21 @@ from rich import console
 from fedreid_jax.training.reports import console_table
 
 PROGRAM = textwrap.dedent("""
-  import pathlib, sys, types
+  import os, pathlib, sys, types
   from rich import console
   from fedreid_jax.apps.deploy.commands import search
   from fedreid_jax.apps.papers import comparison
   from fedreid_jax.training.reports import console_table
   from fedreid_jax.training.files import recorder
+
+  # A process for each stream, which has imported everything.
+  for stream in map(int, sys.argv[2:]):
+    if not os.fork():
+      os.dup2(stream, 1)
+      break
+    os.close(stream)
+  else:
+    sys.exit(any([os.wait()[1] for _ in sys.argv[2:]]))
 
   record = recorder.Recorder(pathlib.Path(sys.argv[1]), 20)
   metrics = {'mAP': 14.0625, 'mAP_std': 1.125, 'mINP': 3.21, 'rank1': 100.0,
@@ -60,42 +70,52 @@ WORDS = (
 )
 
 
-def printed(folder, columns):
-  """What the tables print in a terminal of so many columns, 0 for a pipe."""
-  command = [sys.executable, '-c', PROGRAM, str(folder)]
+@pytest.fixture(scope='module')
+def printed(tmp_path_factory):
+  """What the tables print at each width of a terminal, 0 for a pipe."""
+  streams = {columns: terminal(columns) for columns in (80, 100, 140)}
+  streams[0] = os.pipe()
+  theirs = [stream for _, stream in streams.values()]
   environment = {**os.environ, 'TERM': 'xterm', 'PYTHONUNBUFFERED': '1'}
   environment.pop('COLUMNS', None)
-  if not columns:
-    done = subprocess.run(
-      command, env=environment, capture_output=True, check=True
-    )
-    return done.stdout.decode()
+  folder = tmp_path_factory.mktemp('tables')
+  with subprocess.Popen(
+    [sys.executable, '-c', PROGRAM, str(folder), *map(str, theirs)],
+    env=environment,
+    stdin=subprocess.DEVNULL,
+    pass_fds=theirs,
+  ) as child:
+    for stream in theirs:
+      os.close(stream)
+    found = {columns: read(ours) for columns, (ours, _) in streams.items()}
+  assert child.returncode == 0, found
+  return found
+
+
+def terminal(columns):
+  """Returns descriptors of both ends of a terminal."""
   ours, theirs = pty.openpty()
   size = struct.pack('HHHH', 50, columns, 0, 0)
   fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+  return ours, theirs
+
+
+def read(stream):
+  """Reads a stream to its end, and closes it."""
   found = b''
-  with subprocess.Popen(
-    command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
-  ) as child:
-    os.close(theirs)
-    while True:
-      try:
-        part = os.read(ours, 65536)
-      except OSError:  # the child has closed its end
-        break
-      if not part:
-        break
+  # A terminal whose other end is closed gives an error.
+  with contextlib.suppress(OSError):
+    while part := os.read(stream, 65536):
       found += part
-  os.close(ours)
-  assert child.returncode == 0, found.decode()
+  os.close(stream)
   # Rich takes the width of a terminal only where it may also format text.
   plain = re.sub('\x1b\\[[0-9;]*m', '', found.decode())
   return plain.replace('\r\n', '\n')
 
 
 @pytest.mark.parametrize('columns', [80, 100, 140, 0])
-def test_nothing_is_cut_at_any_width(tmp_path, columns):
-  found = printed(tmp_path, columns)
+def test_nothing_is_cut_at_any_width(printed, columns):
+  found = printed[columns]
   lines = found.splitlines()
   assert '…' not in found
   assert all(len(line) <= (columns or 200) for line in lines), found
