@@ -25,6 +25,7 @@ def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
   assert logs[0]['metrics']['loss'] > 0
 
   views = augment.make(config.augment, config.data.mean, config.data.std)
+  augmented = jax.jit(views.train)
   planner, _, _ = sampling.make(config.local, clients, config.seed)
   start = {n: x for n, x in variables.items() if n.startswith('params/')}
 
@@ -51,7 +52,7 @@ def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
       photos = client.images()[rows[step]]
       grads, buffers = of_batch(
         buffers,
-        views.train(jax.random.fold_in(base, step), photos),
+        augmented(jax.random.fold_in(base, step), photos),
         client.labels[rows[step]],
         valid[step],
       )

@@ -392,16 +392,29 @@ def test_runs_are_near_those_without(config, names):
   toy.assert_equal_trees(found[1], found[2])
 
 
-def released(key, deviation, values, bits=32, dropout=0.0):
-  """The sum of a term with noise, and which uploads are in it."""
+@functools.cache
+def summation(bits, dropout):
+  """A compiled sum of one term with noise."""
   made = secure(bits=bits, dropout=dropout).summation
   assert made
-  term = Weighted(jnp.ones(4), jnp.asarray(values), 1.0, jnp.float32(deviation))
-  ctx = handmade.context(
-    ServerCtx, index=jnp.arange(4), valid=jnp.ones(4, bool), key=key
-  )
-  _, sums, arrived = jax.jit(lambda: made.add({'a': term}, ctx))()
-  return np.asarray(sums['a'], np.float64), np.asarray(arrived)
+
+  @jax.jit
+  def add(key, deviation, values):
+    term = Weighted(jnp.ones(4), values, 1.0, deviation)
+    ctx = handmade.context(
+      ServerCtx, index=jnp.arange(4), valid=jnp.ones(4, bool), key=key
+    )
+    _, sums, arrived = made.add({'a': term}, ctx)
+    return sums['a'], arrived
+
+  return add
+
+
+def released(key, deviation, values, bits=32, dropout=0.0):
+  """The sum of a term with noise, and which uploads are in it."""
+  add = summation(bits, dropout)
+  found, arrived = add(key, jnp.float32(deviation), jnp.asarray(values))
+  return np.asarray(found, np.float64), np.asarray(arrived)
 
 
 @pytest.mark.parametrize('deviation', [0.01, 3.0])

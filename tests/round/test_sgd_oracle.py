@@ -57,6 +57,7 @@ def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
 
   seed, uid = prng.data(config.seed), prng.client_uid(client.name)
   views = augment.make(config.augment, config.data.mean, config.data.std)
+  augmented = jax.jit(views.train)
   planner, _, _ = sampling.make(config.local, (client,), config.seed)
 
   @jax.jit
@@ -81,7 +82,7 @@ def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
     for step, chosen in enumerate(rows):
       base = prng.client(seed, Stream.AUGMENT, round_, uid)
       images = client.images()[chosen]
-      images = views.train(jax.random.fold_in(base, step), images)
+      images = augmented(jax.random.fold_in(base, step), images)
       grads, buffers = gradient(params, buffers, images, client.labels[chosen])
       for name, grad in grads.items():
         g = np.asarray(grad) + np.float32(DECAY) * params[name]
