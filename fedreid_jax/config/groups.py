@@ -280,7 +280,12 @@ class Data:
     'domains to train on, one client per domain; empty means all remaining '
     'domains',
   ] = ()
-  targets: Annotated[tuple[str, ...], 'held-out domains for evaluation'] = ()
+  targets: Annotated[
+    tuple[str, ...],
+    'held-out domains for evaluation; synthetic: NAME:shift=KIND has the '
+    'persons of NAME after a shift of one kind (colour, resolution, viewpoint, '
+    'background, clothing, noise, all)',
+  ] = ()
   held_out: Annotated[
     float,
     Range(0, 0.9),

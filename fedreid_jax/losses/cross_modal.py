@@ -185,7 +185,7 @@ def dense_triplet(
   valid: Bool[Array, ' B'],
   margin: Number = 0.3,
 ) -> Float[Array, '']:
-  """Averages `comask [positive - negative + margin]_+` over all positions.
+  """The hinge loss of the two distances, times `comask`, over all positions.
 
   The inputs are those of a `models.alignment.Alignment`.
   """

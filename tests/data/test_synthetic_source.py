@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data.synthetic import photographs, synthetic_source
+from fedreid_jax.data.synthetic import photographs, shifts, synthetic_source
 
 
 def plaza(**fields):
@@ -112,3 +113,57 @@ def test_many_images_are_not_kept(rendered, monkeypatch):
   for _ in range(2):
     synthetic_source.kept_images(*SIZES, **OPTIONS)
   assert len(rendered) == 2
+
+
+def targets(*specs, **fields):
+  config = schema.default().data
+  config.sources, config.targets = ('plaza',), specs
+  config.target_identities, config.target_shots = 3, 2
+  config.height, config.width = 32, 16
+  for name, value in fields.items():
+    config[name] = value
+  return synthetic_source.load(config).targets
+
+
+def test_a_shifted_domain_has_the_same_persons_in_other_images():
+  specs = [f'mall:shift={kind}' for kind in shifts.SHIFTS]
+  plain, *shifted = targets('mall', *specs)
+  assert plain.images.name == 'mall'
+  before = plain.images.images().astype(int)
+  found = []
+  for kind, target in zip(shifts.SHIFTS, shifted, strict=True):
+    images = target.images
+    assert images.name == target.name == f'mall+{kind}'
+    np.testing.assert_array_equal(images.identities, plain.images.identities)
+    np.testing.assert_array_equal(images.cameras, plain.images.cameras)
+    found.append(images.images().astype(int))
+  for k, one in enumerate(found):
+    assert np.abs(one - before).mean() > 2, shifts.SHIFTS[k]
+    assert all(np.abs(one - other).mean() > 2 for other in found[:k])
+
+
+def test_what_a_shift_changes():
+  """Noise: neighbouring pixels. Resolution: edges. Colour: the mean colour."""
+
+  def measured(spec):
+    (target,) = targets(spec, height=64, width=32)
+    images = target.images.images().astype(float)
+    steps = np.abs(np.diff(images, axis=2)).mean()
+    return steps, images.mean((0, 1, 2))
+
+  steps, colour = measured('mall')
+  assert measured('mall:shift=noise')[0] > 1.5 * steps
+  assert measured('mall:shift=resolution')[0] < 0.8 * steps
+  other = measured('mall:shift=colour')[1]
+  assert np.ptp(other / colour) > 0.1
+
+
+def test_a_shifted_domain_is_no_unseen_one_if_its_domain_is_trained_on():
+  with pytest.raises(errors.DataError, match='plaza'):
+    targets('plaza:shift=noise')
+
+
+@pytest.mark.parametrize('part', ['shift=blur', 'shift=', 'size=3', 'shots=x'])
+def test_wrong_options(part):
+  with pytest.raises(errors.ConfigError, match='colour|resolution'):
+    targets(f'mall:{part}')

@@ -24,7 +24,13 @@ from jaxtyping import Int32, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from fedreid_jax import errors
-from fedreid_jax.data.synthetic import appearance, imaging, versions, worlds
+from fedreid_jax.data.synthetic import (
+  appearance,
+  imaging,
+  shifts,
+  versions,
+  worlds,
+)
 
 DOMAIN_NAMES = appearance.DOMAIN_NAMES
 MODALITIES = ('visible', 'infrared')
@@ -42,13 +48,16 @@ class Sample(NamedTuple):
 
 # Sampling and rendering are two programs. In one program the compiler would
 # fuse the draws into the pixels and draw the random numbers for each of them.
-@functools.partial(jax.jit, static_argnames='world')
-def _sample_batch(seed, modality, brightness_correlation, *ids, world):
+@functools.partial(jax.jit, static_argnames=('world', 'shift'))
+def _sample_batch(
+  seed, modality, brightness_correlation, *ids, world, shift=''
+):
   sample = functools.partial(
     world.sample,
     jax.random.key(seed),
     modality=modality,
     brightness_correlation=brightness_correlation,
+    shift=shift,
   )
   return jax.vmap(sample)(*ids)
 
@@ -81,6 +90,7 @@ def generate(
   brightness_correlation: float = 0.0,
   camera_spread: float = 1.0,
   source: str = versions.UNVERSIONED,
+  shift: str = '',
 ) -> Sample:
   """Renders `shots` images of every identity by every camera.
 
@@ -96,6 +106,7 @@ def generate(
       reflectance of garments, 0 (independent) to 1.
     camera_spread: factor of the differences between cameras, at least 1.
     source: `data.source` of the world, one of `versions.NAMES`.
+    shift: kind of shift, one of `shifts.SHIFTS`, or empty.
 
   Raises:
     ConfigError: for a value out of range, or an unknown modality or source.
@@ -123,6 +134,10 @@ def generate(
     raise errors.ConfigError(
       f'modality={modality!r}', _WHERE, f'one of {", ".join(MODALITIES)}'
     )
+  if shift and shift not in shifts.SHIFTS:
+    raise errors.ConfigError(
+      f'shift={shift!r}', _WHERE, f'one of {", ".join(shifts.SHIFTS)}'
+    )
   person, camera, shot = (
     axis.reshape(-1).astype(np.int32)
     for axis in np.indices((identities, cameras, shots))
@@ -132,7 +147,7 @@ def generate(
   kind = np.int32(MODALITIES.index(modality))
   which = np.uint32(seed), kind, np.float32(brightness_correlation)
   world = worlds.find(source)
-  images = _rendered(world, which, ids, height, width, camera_spread)
+  images = _rendered(world, which, ids, height, width, camera_spread, shift)
   return Sample(images, person, camera)
 
 
@@ -143,6 +158,7 @@ def _rendered(
   height: int,
   width: int,
   camera_spread: float,
+  shift: str,
 ) -> np.ndarray:
   """Renders in batches, `[M, H, W, 3]`; `ids` `[4, M]` as in `World.sample`."""
   num = ids.shape[1]
@@ -152,7 +168,9 @@ def _rendered(
     num_rows = rows.shape[1]
     # The last batch is padded, so that all counts need one compilation.
     rows = np.pad(rows, ((0, 0), (0, _BATCH - num_rows)), mode='edge')
-    scenes = _sample_batch(*jax.device_put((*which, *rows)), world=world)
+    scenes = _sample_batch(
+      *jax.device_put((*which, *rows)), world=world, shift=shift
+    )
     if camera_spread > 1:  # the default runs no further program
       scenes = _spread_batch(scenes, np.float32(camera_spread))
     batch = _photograph_batch(

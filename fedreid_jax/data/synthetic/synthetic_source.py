@@ -1,7 +1,9 @@
 """The built-in synthetic images as domains for training and evaluation.
 
 A domain is `NAME[:option=value,...]`; the options are `identities`, `cameras`,
-`infrared` (cameras) and `shots`, with defaults in the configuration. A
+`infrared` (cameras) and `shots`, with defaults in the configuration, and
+`shift`, one of `shifts.SHIFTS`; the images of `mall:shift=noise` are of the
+domain `mall+noise`, with the persons of mall. A
 retrieval test shows identities that are not trained on. A classification test
 shows later shots of training identities.
 """
@@ -16,7 +18,7 @@ from jaxtyping import UInt8
 from fedreid_jax import errors
 from fedreid_jax.data import federation
 from fedreid_jax.data.federation import Images, Source, Target
-from fedreid_jax.data.synthetic import photographs, worlds
+from fedreid_jax.data.synthetic import photographs, shifts, worlds
 
 # The runs of a study share few domains, and rendering takes a tenth of a short
 # run. At most 48 * 6 MiB = 288 MiB are kept, the most recently used ones.
@@ -51,6 +53,9 @@ FIELDS = tuple(
 )
 
 
+COUNTS = ('identities', 'cameras', 'infrared', 'shots')
+
+
 class Domain(NamedTuple):
   """Size of a domain to render."""
 
@@ -59,6 +64,12 @@ class Domain(NamedTuple):
   cameras: int  # visible ones
   infrared: int  # cameras after the visible ones
   shots: int  # images of a person by a camera
+  shift: str = ''
+
+  @property
+  def title(self) -> str:
+    """Name of the domain with its shift."""
+    return f'{self.name}+{self.shift}' if self.shift else self.name
 
 
 def load(config, clients: bool = True) -> Source:
@@ -87,7 +98,8 @@ def load(config, clients: bool = True) -> Source:
       _new_identities(config, s, usual, learned) for s in config.targets
     ]
     if not config.allow_overlap:
-      federation.check_disjoint([*learned], [t.name for t in targets])
+      names = [spec.partition(':')[0] for spec in config.targets]
+      federation.check_disjoint([*learned], names)
   world = {'source': worlds.find(config.source).digest}
   digest = [*specs, *(world.get(f, config[f]) for f in FIELDS)]
   # The default values add nothing, so that runs from before there were these
@@ -155,13 +167,17 @@ def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
   domain = usual._replace(name=name)
   for part in filter(None, rest.split(',')):
     option, _, value = part.partition('=')
-    if option not in Domain._fields[1:] or not value.isdecimal():
+    if option == 'shift' and value in shifts.SHIFTS:
+      domain = domain._replace(shift=value)
+    elif option in COUNTS and value.isdecimal():
+      domain = domain._replace(**{option: int(value)})
+    else:
       raise errors.ConfigError(
         f'{part!r} of {spec!r}',
         'data.sources',
-        f'NAME:option=number, options {", ".join(Domain._fields[1:])}',
+        f'NAME:option=number, options {", ".join(COUNTS)}; or shift='
+        f'{"|".join(shifts.SHIFTS)}',
       )
-    domain = domain._replace(**{option: int(value)})
   if domain.identities < 1 or domain.shots < fewest:
     raise errors.ConfigError(
       f'too few identities or shots in {spec!r}', 'data.sources', 'ask for more'
@@ -208,6 +224,7 @@ def _images(config, domain: Domain, first: int) -> Images:
           brightness_correlation=config.brightness_correlation,
           camera_spread=config.camera_spread,
           source=config.source,
+          shift=domain.shift,
         )
         for modality, cameras in kinds
         if cameras
@@ -224,4 +241,4 @@ def _images(config, domain: Domain, first: int) -> Images:
   person, camera, kind = (
     np.concatenate(c).astype(np.int32) for c in zip(*columns, strict=True)
   )
-  return Images(domain.name, pixels, person, camera, kind)
+  return Images(domain.title, pixels, person, camera, kind)

@@ -19,6 +19,7 @@ from fedreid_jax.data.synthetic import (
   body,
   imaging,
   second_world,
+  shifts,
   versions,
 )
 from fedreid_jax.data.synthetic.imaging import Frame, View
@@ -115,12 +116,19 @@ class World:
     *,
     modality: Int[Array, ''],
     brightness_correlation: Number,
+    shift: str = '',
   ) -> Scene:
-    """Draws the parameters of an image; modality 0 is visible, 1 infrared."""
+    """Draws the parameters of an image; modality 0 is visible, 1 infrared.
+
+    `shift` is one of `shifts.SHIFTS`, or empty.
+    """
     # Persons of one version must not be persons of another.
     if self.salt:
       key = jax.random.fold_in(key, self.salt)
-    place = self.domain(key, appearance.sample_domain(key, domain), domain)
+    place = self._domain(key, domain)
+    if shift in ('clothing', 'all'):
+      other = self._domain(key, domain + shifts.OTHER_FASHION)
+      place = shifts.clothing(place, other)
     ids = domain, identity
     person = appearance.sample_identity(
       key, place, brightness_correlation, *ids, choose=self.choose
@@ -130,12 +138,17 @@ class World:
     moment = appearance.sample_shot(
       key, place, modality, *ids, choose=self.choose
     )
-    return (
-      self.identity(key, person, domain, identity),
-      self.camera(key, seen_by, place, domain, camera, modality),
-      self.shot(key, moment, place, *ids, modality),
-      modality == 1,
-    )
+    seen_by = self.camera(key, seen_by, place, domain, camera, modality)
+    moment = self.shot(key, moment, place, *ids, modality)
+    if shift:
+      seen_by, moment = shifts.scene(shift, seen_by, moment)
+    person = self.identity(key, person, domain, identity)
+    return person, seen_by, moment, modality == 1
+
+  def _domain(
+    self, key: Key[Array, ''], domain: Int[Array, '']
+  ) -> appearance.Domain:
+    return self.domain(key, appearance.sample_domain(key, domain), domain)
 
 
 def _unchanged(key, drawn, *ids):
