@@ -152,10 +152,10 @@ def test_what_a_shift_changes():
     return steps, images.mean((0, 1, 2))
 
   steps, colour = measured('mall')
-  assert measured('mall:shift=noise')[0] > 1.5 * steps
+  assert measured('mall:shift=noise')[0] > 1.2 * steps
   assert measured('mall:shift=resolution')[0] < 0.8 * steps
   other = measured('mall:shift=colour')[1]
-  assert np.ptp(other / colour) > 0.1
+  assert np.ptp(other / colour) > 0.05
 
 
 def test_a_shifted_domain_is_no_unseen_one_if_its_domain_is_trained_on():
