@@ -166,7 +166,7 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'dppt',
     client=ClientHooks(
-      round_start=_empty_bank,
+      round_start=_start_bank,
       loss=rectify,
       post_step=fill_bank,
       round_end=nearest_features,
@@ -203,15 +203,15 @@ def _mean_centres(
 ) -> Prototypes:
   del ctx
   everyone = valid.sum() if options.absent == 'zeros' else None
-  new = mean(state, totals, everyone)
+  new = average_centres(state, totals, everyone)
   if options.target == 'zeros':
     return Prototypes(state.features, new.present)
   return new
 
 
-def _empty_bank(state: tuple[()], ctx: RoundCtx) -> FeatureBank:
+def _start_bank(state: tuple[()], ctx: RoundCtx) -> FeatureBank:
   del state
-  return empty(ctx.max_images, ctx.message.features.shape[1])
+  return empty_bank(ctx.max_images, ctx.message.features.shape[1])
 
 
 def _no_centres(ctx: ServerInitCtx) -> Prototypes:
@@ -236,7 +236,7 @@ def check(participants: Participants) -> None:
       )
 
 
-def empty(capacity: int, num_features: int) -> FeatureBank:
+def empty_bank(capacity: int, num_features: int) -> FeatureBank:
   """Returns an empty bank for `capacity` features."""
   return FeatureBank(
     jnp.zeros((capacity, num_features), jnp.float32),
@@ -298,13 +298,13 @@ def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
 
 
 def terms(message: Prototypes) -> Prototypes:
-  """The terms of one client in `mean`; `present` is a float count."""
+  """The terms of one client for `average_centres`; `present` is a count."""
   present = message.present
   features = jnp.where(present[:, None], message.features, 0.0)
   return Prototypes(features, present.astype(jnp.float32))
 
 
-def mean(
+def average_centres(
   old: Prototypes, totals: Prototypes, everyone: Array | None = None
 ) -> Prototypes:
   """Averages an identity's centres over the clients that have one.

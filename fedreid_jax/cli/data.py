@@ -20,6 +20,7 @@ from fedreid_jax.cli import run
 from fedreid_jax.config import schema
 from fedreid_jax.data.synthetic import versions
 
+# Flags take defaults and ranges from the fields that they must agree with.
 FIELDS = schema.fields()
 
 
@@ -40,7 +41,6 @@ _HEIGHT = flags.DEFINE_integer(
 _WIDTH = flags.DEFINE_integer(
   'width', None, 'Width of images in pixels.', *_range('data.width')
 )
-# Flags take defaults and ranges of the fields that they must agree with.
 _RESAMPLE = flags.DEFINE_enum(
   'resample',
   str(FIELDS['data.resample'].default),

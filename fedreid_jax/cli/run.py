@@ -293,7 +293,9 @@ def _prepare_jax() -> None:
     peers.join(_DISTRIBUTED.value, _RENDEZVOUS.value, _HEARTBEAT.value)
 
 
-class _Given(NamedTuple):
+class _Word(NamedTuple):
+  """A flag, or another word, of the command line."""
+
   name: str  # '' for a word that is no flag
   value: str
   words: tuple[str, ...]  # of the command line
@@ -339,7 +341,7 @@ def read_flags(
 
 def _flags_in(
   args: Sequence[str], known: flags.FlagValues, fields: Mapping[str, Any]
-) -> Iterator[_Given]:
+) -> Iterator[_Word]:
   """Yields all words with absl's syntax."""
 
   # A flag is `--name=value` or `--name value`, with one dash or two. A boolean
@@ -356,7 +358,7 @@ def _flags_in(
     # value may contain line breaks.
     match = re.match(r'--?([a-zA-Z][^=]*)(=?)(.*)', arg, re.DOTALL)
     if not match:
-      yield _Given('', '', (arg,))
+      yield _Word('', '', (arg,))
       continue
     name, sign, value = match.groups()
     # `--dry-run` means `--dry_run`, but the name of a field is taken as it is.
@@ -375,7 +377,7 @@ def _flags_in(
       more = next(left, None)
       value = more or ''
       words = words if more is None else (*words, more)
-    yield _Given(name, value, words)
+    yield _Word(name, value, words)
 
 
 def quiet() -> None:

@@ -35,6 +35,7 @@ SEED = Range(0, 2**31 - 1)
 Feature = Literal['embedding', 'feature']
 ClientMetrics = Literal['auto', 'lines', 'files']
 Tracker = Literal['csv', 'tensorboard', 'mlflow', 'wandb']
+PIXELS = Range(8, 4096)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,9 +239,6 @@ class Execution:
     'limit of the uploads of a round in MB, of a method that needs all of '
     'them at once; uploads of other methods are added as clients end',
   ] = 512.0
-
-
-PIXELS = Range(8, 4096)
 
 
 @dataclasses.dataclass(frozen=True)

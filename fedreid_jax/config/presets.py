@@ -175,18 +175,6 @@ def another_world(c: Any) -> None:
   c.local.batch = 64
 
 
-def trial(c: Any) -> None:
-  """Changes `synthetic` to the trials of claims, see docs/protocol.md."""
-  synthetic(c)
-  _from_weights(c)
-
-
-def nine_trial(c: Any) -> None:
-  """Changes `nine` to the trials of claims."""
-  nine_with_local_models(c)
-  _from_weights(c)
-
-
 def few_of_another_world(c: Any) -> None:
   """Reduces `another_world` to two rounds of small images."""
   another_world(c)
@@ -198,6 +186,24 @@ def _two_rounds(c: Any) -> None:
   c.data.height, c.data.width = 32, 16
   c.data.identities = c.data.target_identities = 12
   c.model.features = (16, 32)
+
+
+def _halve_rate(c: Any) -> None:
+  """Halves the rate after half and three quarters of the run, as in DFH."""
+  c.optim.lr, c.optim.schedule = 0.05, 'step'
+  c.optim.milestones, c.optim.gamma = (0.5, 0.75), 0.5
+
+
+def trial(c: Any) -> None:
+  """Changes `synthetic` to the trials of claims, see docs/protocol.md."""
+  synthetic(c)
+  _from_weights(c)
+
+
+def nine_trial(c: Any) -> None:
+  """Changes `nine` to the trials of claims."""
+  nine_with_local_models(c)
+  _from_weights(c)
 
 
 def many_clients(c: Any) -> None:
@@ -250,12 +256,6 @@ def triplet_of_pooled(c: Any, space: str) -> None:
   c.model.neck = 'bn' if space == 'b' else 'none'
   c.loss.triplet = 1.0
   c.optim.nesterov = False
-
-
-def _halve_rate(c: Any) -> None:
-  """Halves the rate after half and three quarters of the run, as in DFH."""
-  c.optim.lr, c.optim.schedule = 0.05, 'step'
-  c.optim.milestones, c.optim.gamma = (0.5, 0.75), 0.5
 
 
 FEDERATED = {

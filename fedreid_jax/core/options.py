@@ -28,6 +28,15 @@ from fedreid_jax.core.plugins import Plugin
 
 # Values become int32 and float32 on a device; larger ones would overflow.
 INT32, FLOAT32 = 2**31 - 1, 3.4e38
+# Names of Python types in messages to users.
+WORDS = {
+  'str': 'text',
+  'int': 'a whole number',
+  'float': 'a number',
+  'bool': 'a truth value, True or False',
+  'tuple': 'a list in parentheses',
+  'NoneType': 'nothing',
+}
 
 
 class Range(NamedTuple):
@@ -227,17 +236,6 @@ def _check_type(where: str, kind: type, value: Any) -> None:
   is_bool = isinstance(value, bool) and kind is not bool
   if is_bool or not isinstance(value, kinds):
     _refuse_type(where, value, kind.__name__)
-
-
-# Names of Python types in messages to users.
-WORDS = {
-  'str': 'text',
-  'int': 'a whole number',
-  'float': 'a number',
-  'bool': 'a truth value, True or False',
-  'tuple': 'a list in parentheses',
-  'NoneType': 'nothing',
-}
 
 
 def _refuse_type(where: str, value: Any, kind: str) -> typing.NoReturn:

@@ -46,124 +46,6 @@ _MIXES = np.stack(
     np.repeat(np.array(LUMINANCE)[:, None], 3, axis=1),
   ]
 ).astype(np.float32)
-
-
-class Colours(NamedTuple):
-  """Colour changes of a training transform.
-
-  Attributes:
-    groups: `(B, modalities [B] or None) -> [B]`, `VISIBLE`, `OTHER` or `COPY`.
-    before: `(key, image, group) -> image`, run before normalisation.
-    after: `(key, image, group) -> image`, run after normalisation and erasing.
-  """
-
-  groups: Callable[..., Int[Array, ' B']]
-  before: Callable[..., Num[Array, 'H W ch']]
-  after: Callable[..., Float[Array, 'H W ch']]
-
-
-def _colour_changes(config: Any, channels: int) -> Colours:
-  # Changes that are off are left out when the step is traced, and cost nothing.
-  grey, copies = config['grey'], config['copies']
-  laws = _laws(config)
-  turns, exchanges = config['infrared'] == 'hue', bool((laws[:, 0] < 1).any())
-  if channels != 3 and (grey or turns or exchanges):
-    raise errors.ConfigError(
-      f'colour changes of images with {channels} channels',
-      'augment',
-      "turn them off, or set data.channels='rgb'",
-    )
-
-  def groups(size, modalities):
-    if modalities is None:
-      modalities = jnp.full(size, VISIBLE, jnp.int32)
-    # The sampler 'pk_caj' puts its copies in the second third of a batch.
-    copied = bool(copies) & (jnp.arange(size) * 3 // size == 1)
-    return jnp.where(copied, COPY, modalities)
-
-  def before(key, image, group):
-    if not (turns or grey):
-      return image
-    hue_key, grey_key = jax.random.split(key)
-    image = image.astype(jnp.float32)
-    if turns:
-      turned = rotate_hue(image, jax.random.uniform(hue_key))
-      image = jnp.where(group == OTHER, turned, image)
-    if grey:
-      happens = jax.random.bernoulli(grey_key, grey)
-      image = jnp.where(happens, luminance(image), image)
-    return image
-
-  def after(key, image, group):
-    if not exchanges:
-      return image
-    return exchange(key, image, jnp.asarray(laws)[group])
-
-  return Colours(groups, before, after)
-
-
-def _laws(config) -> np.ndarray:
-  """Law of visible images, of infrared images and of copies, `[3, 5]`."""
-  visible = law(config['channel_kinds'], config['channel'])
-  share = INFRARED[config['infrared']]
-  infrared = visible if share is None else law('adapt', share)
-  copies = law(config['copies'], 1.0) if config['copies'] else visible
-  return np.array([visible, infrared, copies], np.float32)
-
-
-def law(kind: str, probability: float) -> tuple[float, ...]:
-  """Probabilities of the five outcomes of one of `KINDS`, unchanged first."""
-  shares = KINDS[kind]
-  rest = (probability * share / sum(shares) for share in shares)
-  return 1.0 - probability, *rest
-
-
-def exchange(
-  key: Key[Array, ''], image: Float[Array, 'H W 3'], chances: Float[Array, ' 5']
-) -> Float[Array, 'H W 3']:
-  """Draws one of the five outcomes of a law for a normalised image."""
-  return _mixed(
-    image, jnp.asarray(_MIXES)[jax.random.choice(key, 5, p=chances)]
-  )
-
-
-def luminance(image: Float[Array, '*B H W 3']) -> Float[Array, '*B H W 3']:
-  """Writes the luminance of images to all three channels."""
-  return _mixed(image, jnp.asarray(_MIXES[-1]))
-
-
-def _mixed(
-  image: Float[Array, '*B H W 3'], mix: Float[Array, '3 3']
-) -> Float[Array, '*B H W 3']:
-  # A matrix product would round a channel that this only copies.
-  red, green, blue = (image[..., k, None] * mix[k] for k in range(3))
-  return red + green + blue
-
-
-def rotate_hue(
-  image: Float[Array, 'H W 3'], turn: Number
-) -> Float[Array, 'H W 3']:
-  """Rotates the hue of an image >= 0 by `turn`, a fraction of the circle."""
-  red, green, blue = (image[..., k] for k in range(3))
-  value, lowest = image.max(axis=-1), image.min(axis=-1)
-  chroma = value - lowest
-  # Grey pixels have no chroma to divide by; their hue does not matter.
-  width = jnp.where(chroma > 0, chroma, 1.0)
-  hue = jnp.where(
-    value == red,
-    (green - blue) / width,
-    jnp.where(
-      value == green, (blue - red) / width + 2.0, (red - green) / width + 4.0
-    ),
-  )
-
-  def channel(offset):
-    place = (offset + hue + 6.0 * turn) % 6.0
-    return value - chroma * jnp.clip(jnp.minimum(place, 4.0 - place), 0.0, 1.0)
-
-  return jnp.stack([channel(5.0), channel(3.0), channel(1.0)], axis=-1)
-
-
 # Smallest and largest height over width of an erased rectangle.
 ERASE_ASPECT = (0.3, 1 / 0.3)
 
@@ -302,3 +184,119 @@ def erase(
   y, x = jnp.arange(height)[:, None], jnp.arange(width)[None]
   inside = (y >= top) & (y < top + high) & (x >= left) & (x < left + wide)
   return jnp.where((happens & inside)[..., None], fill, image)
+
+
+class Colours(NamedTuple):
+  """Colour changes of a training transform.
+
+  Attributes:
+    groups: `(B, modalities [B] or None) -> [B]`, `VISIBLE`, `OTHER` or `COPY`.
+    before: `(key, image, group) -> image`, run before normalisation.
+    after: `(key, image, group) -> image`, run after normalisation and erasing.
+  """
+
+  groups: Callable[..., Int[Array, ' B']]
+  before: Callable[..., Num[Array, 'H W ch']]
+  after: Callable[..., Float[Array, 'H W ch']]
+
+
+def _colour_changes(config: Any, channels: int) -> Colours:
+  # Changes that are off are left out when the step is traced, and cost nothing.
+  grey, copies = config['grey'], config['copies']
+  laws = _laws(config)
+  turns, exchanges = config['infrared'] == 'hue', bool((laws[:, 0] < 1).any())
+  if channels != 3 and (grey or turns or exchanges):
+    raise errors.ConfigError(
+      f'colour changes of images with {channels} channels',
+      'augment',
+      "turn them off, or set data.channels='rgb'",
+    )
+
+  def groups(size, modalities):
+    if modalities is None:
+      modalities = jnp.full(size, VISIBLE, jnp.int32)
+    # The sampler 'pk_caj' puts its copies in the second third of a batch.
+    copied = bool(copies) & (jnp.arange(size) * 3 // size == 1)
+    return jnp.where(copied, COPY, modalities)
+
+  def before(key, image, group):
+    if not (turns or grey):
+      return image
+    hue_key, grey_key = jax.random.split(key)
+    image = image.astype(jnp.float32)
+    if turns:
+      turned = rotate_hue(image, jax.random.uniform(hue_key))
+      image = jnp.where(group == OTHER, turned, image)
+    if grey:
+      happens = jax.random.bernoulli(grey_key, grey)
+      image = jnp.where(happens, luminance(image), image)
+    return image
+
+  def after(key, image, group):
+    if not exchanges:
+      return image
+    return exchange(key, image, jnp.asarray(laws)[group])
+
+  return Colours(groups, before, after)
+
+
+def _laws(config) -> np.ndarray:
+  """Law of visible images, of infrared images and of copies, `[3, 5]`."""
+  visible = law(config['channel_kinds'], config['channel'])
+  share = INFRARED[config['infrared']]
+  infrared = visible if share is None else law('adapt', share)
+  copies = law(config['copies'], 1.0) if config['copies'] else visible
+  return np.array([visible, infrared, copies], np.float32)
+
+
+def law(kind: str, probability: float) -> tuple[float, ...]:
+  """Probabilities of the five outcomes of one of `KINDS`, unchanged first."""
+  shares = KINDS[kind]
+  rest = (probability * share / sum(shares) for share in shares)
+  return 1.0 - probability, *rest
+
+
+def exchange(
+  key: Key[Array, ''], image: Float[Array, 'H W 3'], chances: Float[Array, ' 5']
+) -> Float[Array, 'H W 3']:
+  """Draws one of the five outcomes of a law for a normalised image."""
+  return _mixed(
+    image, jnp.asarray(_MIXES)[jax.random.choice(key, 5, p=chances)]
+  )
+
+
+def luminance(image: Float[Array, '*B H W 3']) -> Float[Array, '*B H W 3']:
+  """Writes the luminance of images to all three channels."""
+  return _mixed(image, jnp.asarray(_MIXES[-1]))
+
+
+def _mixed(
+  image: Float[Array, '*B H W 3'], mix: Float[Array, '3 3']
+) -> Float[Array, '*B H W 3']:
+  # A matrix product would round a channel that this only copies.
+  red, green, blue = (image[..., k, None] * mix[k] for k in range(3))
+  return red + green + blue
+
+
+def rotate_hue(
+  image: Float[Array, 'H W 3'], turn: Number
+) -> Float[Array, 'H W 3']:
+  """Rotates the hue of an image >= 0 by `turn`, a fraction of the circle."""
+  red, green, blue = (image[..., k] for k in range(3))
+  value, lowest = image.max(axis=-1), image.min(axis=-1)
+  chroma = value - lowest
+  # Grey pixels have no chroma to divide by; their hue does not matter.
+  width = jnp.where(chroma > 0, chroma, 1.0)
+  hue = jnp.where(
+    value == red,
+    (green - blue) / width,
+    jnp.where(
+      value == green, (blue - red) / width + 2.0, (red - green) / width + 4.0
+    ),
+  )
+
+  def channel(offset):
+    place = (offset + hue + 6.0 * turn) % 6.0
+    return value - chroma * jnp.clip(jnp.minimum(place, 4.0 - place), 0.0, 1.0)
+
+  return jnp.stack([channel(5.0), channel(3.0), channel(1.0)], axis=-1)

@@ -21,6 +21,20 @@ from fedreid_jax.core import prng
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data.federation import Images
 
+ClientSplit = Literal[
+  'by_dataset',
+  'by_camera',
+  'by_identity',
+  'centralised',
+  'standalone',
+  'iid',
+  'dirichlet',
+  'camera_independent',
+  'entity_independent',
+  'entity_shared',
+]
+Labels = Literal['', 'concat', 'max', 'global']
+
 
 class Options(NamedTuple):
   """Parameters of a partition.
@@ -140,19 +154,6 @@ def _check_enough(domain: Images, options: Options) -> None:
     )
 
 
-ClientSplit = Literal[
-  'by_dataset',
-  'by_camera',
-  'by_identity',
-  'centralised',
-  'standalone',
-  'iid',
-  'dirichlet',
-  'camera_independent',
-  'entity_independent',
-  'entity_shared',
-]
-Labels = Literal['', 'concat', 'max', 'global']
 # Partition of each domain, whether all domains become one client, label space.
 CLIENT_SPLITS: dict[ClientSplit, tuple[Partition, bool, str]] = {
   'by_dataset': (whole, False, 'own'),

@@ -27,6 +27,27 @@ FORMATS = ('JPEG', 'PNG', 'WEBP', 'BMP', 'GIF', 'TIFF')
 MAX_PIXELS = 40_000_000
 Resample = Literal['bicubic', 'bilinear', 'lanczos']
 Pixels = UInt8[np.ndarray, 'rows columns 3']
+# Left, top, right and bottom, fractions of the width and the height.
+Part = tuple[float, float, float, float]
+WHOLE: Part = (0.0, 0.0, 1.0, 1.0)
+Skip = Callable[[int, str], None]  # (position, reason)
+# Positions of files and their pixels.
+Batch = tuple[Int64[np.ndarray, ' M'], UInt8[np.ndarray, 'M H W ch']]
+RENAMED = 'format differs from the suffix'
+_SHORT = 'shorter than the size in its header'
+_ENDS = 64  # bytes at the end of a complete file that contain its end mark
+# First bytes, end mark ('' for formats without one), suffixes of the name.
+_SIGNATURES = (
+  (b'\xff\xd8\xff', b'\xff\xd9', ('.jpg', '.jpeg')),
+  (b'\x89PNG\r\n\x1a\n', b'IEND', ('.png',)),
+  (b'BM', b'', ('.bmp',)),
+  (b'GIF8', b'', ('.gif',)),
+  (b'RIFF', b'', ('.webp',)),
+  (b'II*\0', b'', ('.tif', '.tiff')),
+  (b'MM\0*', b'', ('.tif', '.tiff')),
+)
+# Tags of TIFF: offsets of the strips or tiles, and their lengths.
+_TIFF_PARTS = ((273, 279), (324, 325))
 
 # A bad file is refused with its name, which Pillow's warnings do not contain.
 warnings.filterwarnings('ignore', module=r'PIL\.')
@@ -63,10 +84,6 @@ def of(config) -> Decoder:
     config.max_pixels,
     config.fast_decode,
   )
-
-
-Part = tuple[float, float, float, float]
-WHOLE: Part = (0.0, 0.0, 1.0, 1.0)
 
 
 def decode(
@@ -187,10 +204,6 @@ def colour_file(data: bytes | Pixels) -> bytes:
   return stream.getvalue()
 
 
-Skip = Callable[[int, str], None]
-Batch = tuple[Int64[np.ndarray, ' M'], UInt8[np.ndarray, 'M H W ch']]
-
-
 def read(
   paths: Sequence[str | os.PathLike[str]],
   decoder: Decoder,
@@ -243,23 +256,6 @@ def read(
       yield kept(*ahead.popleft())
 
 
-RENAMED = 'format differs from the suffix'
-_SHORT = 'shorter than the size in its header'
-_ENDS = 64  # bytes at the end of a complete file that contain its end mark
-# First bytes, end mark ('' for formats without one), suffixes of the name.
-_FORMATS = (
-  (b'\xff\xd8\xff', b'\xff\xd9', ('.jpg', '.jpeg')),
-  (b'\x89PNG\r\n\x1a\n', b'IEND', ('.png',)),
-  (b'BM', b'', ('.bmp',)),
-  (b'GIF8', b'', ('.gif',)),
-  (b'RIFF', b'', ('.webp',)),
-  (b'II*\0', b'', ('.tif', '.tiff')),
-  (b'MM\0*', b'', ('.tif', '.tiff')),
-)
-# Tags of TIFF: offsets of the strips or tiles, and their lengths.
-_TIFF_PARTS = ((273, 279), (324, 325))
-
-
 def doubt(path: Path) -> str:
   """Reason why a file may be no complete image of its format, or ''.
 
@@ -273,7 +269,7 @@ def doubt(path: Path) -> str:
     size = os.fstat(file.fileno()).st_size
     file.seek(max(0, size - _ENDS))
     tail = file.read()
-  for start, end, suffixes in _FORMATS:
+  for start, end, suffixes in _SIGNATURES:
     if not head.startswith(start):
       continue
     # The trailer of GIF is one byte, which occurs within images, too.

@@ -7,9 +7,8 @@
             identity
 
 The flip needs clients that share identities and a classifier. Otherwise it is
-only a renaming of labels, and is refused (`config.validation`,
-`training.build`).
-The trigger is a checkerboard in the lower right corner.
+only a renaming of labels, and is refused (`config.validation` and
+`training.build`). The trigger is a checkerboard in the lower right corner.
 
 Bagdasaryan et al., How to backdoor federated learning, AISTATS 2020, train on
 images with a trigger beside clean ones and scale the update

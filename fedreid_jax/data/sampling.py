@@ -26,6 +26,17 @@ from fedreid_jax.round import cohort
 # Modalities of the parts of a batch: 0 visible, 1 infrared; a repeated 0 shows
 # the same images again.
 PARTS = {'pk_modality': (0, 1), 'pk_caj': (0, 0, 1)}
+SamplerName = Literal[
+  'uniform',
+  'pk',
+  'pk_replace',
+  'pk_torchreid',
+  'pk_modality',
+  'pk_caj',
+  'poisson',
+  'poisson_pk',
+]
+PLACES = 2  # places of a step over the expected number of its units
 
 
 class Sampler(NamedTuple):
@@ -162,16 +173,6 @@ def _poisson(config) -> Sampler:
   )
 
 
-SamplerName = Literal[
-  'uniform',
-  'pk',
-  'pk_replace',
-  'pk_torchreid',
-  'pk_modality',
-  'pk_caj',
-  'poisson',
-  'poisson_pk',
-]
 SAMPLERS = {
   'uniform': _uniform,
   'pk': _pk,
@@ -394,9 +395,6 @@ def _images(
   # An absent identity has no row; the limit of a draw must still be above 0.
   drawn = pool[first + rng.integers(0, np.maximum(last - first, 1), size)]
   return np.where(last > first, drawn, -1).astype(np.int32)
-
-
-PLACES = 2  # places of a step over the expected number of its units
 
 
 def places(expected: int) -> int:

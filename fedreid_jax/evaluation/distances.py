@@ -42,30 +42,6 @@ def normalise(feature: Float[Array, 'rows D']) -> Float[Array, 'rows D']:
   return feature / jnp.maximum(norm, 1e-12)
 
 
-@jax.jit
-def _squares(feature: Float[Array, 'rows D']) -> Float[Array, ' rows']:
-  return jnp.sum(feature * feature, axis=1)
-
-
-@functools.partial(jax.jit, static_argnames='metric')
-def _block(
-  query: Float[Array, 'rows D'],
-  query_squares: Float[Array, ' rows'],
-  gallery: Float[Array, 'P D'],
-  gallery_squares: Float[Array, ' P'],
-  metric: str,
-) -> Float[Array, 'rows P']:
-  # The squares of the queries are arguments: computed here, XLA would fuse them
-  # with the product, which then takes twice the time on a CPU.
-  products = jnp.matmul(query, gallery.T, precision=jax.lax.Precision.HIGHEST)
-  if metric == 'cosine':
-    return 1.0 - products
-  # Rounding may make the distance of equal vectors negative.
-  return jnp.maximum(
-    query_squares[:, None] + gallery_squares[None, :] - 2.0 * products, 0.0
-  )
-
-
 def squared_blocks(
   query: Any, gallery: Any, metric: str = 'euclidean', chunk: int = 256
 ) -> Iterator[Float32[np.ndarray, 'rows P']]:
@@ -133,6 +109,30 @@ def _blocks(
     yield _fetch(*in_flight.popleft())
 
 
+@functools.partial(jax.jit, static_argnames='metric')
+def _block(
+  query: Float[Array, 'rows D'],
+  query_squares: Float[Array, ' rows'],
+  gallery: Float[Array, 'P D'],
+  gallery_squares: Float[Array, ' P'],
+  metric: str,
+) -> Float[Array, 'rows P']:
+  # The squares of the queries are arguments: computed here, XLA would fuse them
+  # with the product, which then takes twice the time on a CPU.
+  products = jnp.matmul(query, gallery.T, precision=jax.lax.Precision.HIGHEST)
+  if metric == 'cosine':
+    return 1.0 - products
+  # Rounding may make the distance of equal vectors negative.
+  return jnp.maximum(
+    query_squares[:, None] + gallery_squares[None, :] - 2.0 * products, 0.0
+  )
+
+
+@jax.jit
+def _squares(feature: Float[Array, 'rows D']) -> Float[Array, ' rows']:
+  return jnp.sum(feature * feature, axis=1)
+
+
 def _fetch(block, num_rows):
   return np.asarray(block)[:num_rows]
 
@@ -152,80 +152,6 @@ def check_rerank(options: Rerank) -> Rerank:
       f'{options}', 'rerank', 'use k1, k2 >= 1 and 0 <= lambda <= 1'
     )
   return options
-
-
-def _nearest(blocks, num_nearest):
-  """Nearest images of every image, and its largest distance."""
-  nearest, largest = [], []
-  for block in blocks:
-    images = np.argpartition(block, num_nearest - 1, axis=1)[:, :num_nearest]
-    # In gallery order, so that the stable sort breaks ties by it.
-    images.sort(axis=1)
-    order = np.argsort(
-      np.take_along_axis(block, images, axis=1), axis=1, kind='stable'
-    )
-    nearest.append(np.take_along_axis(images, order, axis=1))
-    largest.append(block.max(axis=1))
-  return np.concatenate(nearest), np.concatenate(largest)
-
-
-def _reciprocal(nearest):
-  """Whether each nearest image has the image among its nearest."""
-  return np.stack(
-    [(nearest[row] == image).any(axis=1) for image, row in enumerate(nearest)]
-  )
-
-
-def _expanded(image, nearest, mutual, near, near_mutual):
-  """Expanded reciprocal neighbours of an image (equation 4)."""
-  neighbours = nearest[image][mutual[image]]
-  theirs, kept = near[neighbours], near_mutual[neighbours]
-  common = np.count_nonzero(np.isin(theirs, neighbours) & kept, axis=1)
-  joins = common > 2 / 3 * np.count_nonzero(kept, axis=1)
-  return np.union1d(neighbours, theirs[joins][kept[joins]])
-
-
-def _encode(features, nearest, largest, options):
-  """Averaged encodings of all images, sparse `[M, M]`."""
-  num_images = len(nearest)
-  # np.around, not int: the published code rounds k1 / 2 to even.
-  near = nearest[:, : int(np.around(options.k1 / 2)) + 1]
-  mutual, near_mutual = _reciprocal(nearest), _reciprocal(near)
-  columns, weights = [], []
-  for image in range(num_images):
-    images = _expanded(image, nearest, mutual, near, near_mutual)
-    squares = np.square(features[images] - features[image]).sum(axis=1)
-    # If all images are equal, all distances are 0, and so is the largest one.
-    weight = np.exp(-squares / (largest[image] or 1.0))
-    columns.append(images)
-    weights.append(weight / weight.sum())
-  starts = np.cumsum([0] + [images.size for images in columns])
-  encodings = sparse.csr_matrix(
-    (np.concatenate(weights), np.concatenate(columns), starts),
-    shape=(num_images, num_images),
-  )
-  closest = nearest[:, : options.k2]
-  averaging = sparse.csr_matrix(
-    (
-      np.full(closest.size, 1 / closest.shape[1], np.float32),
-      closest.ravel(),
-      np.arange(num_images + 1) * closest.shape[1],
-    ),
-    shape=(num_images, num_images),
-  )
-  return averaging @ encodings
-
-
-def _jaccard(encoding, gallery):
-  """Jaccard distance of an encoding `[1, M]` to all `[P]`."""
-  columns = gallery[:, encoding.indices]
-  overlap = np.bincount(
-    columns.indices,
-    np.minimum(columns.data, np.repeat(encoding.data, np.diff(columns.indptr))),
-    minlength=gallery.shape[0],
-  )
-  # Encodings sum to 1, so the maxima sum to 2 less the minima.
-  return 1 - overlap / (2 - overlap)
 
 
 def reranked_blocks(
@@ -261,3 +187,77 @@ def reranked_blocks(
     scale = (1 - options.original_weight) * largest[rows][:, None]
     yield scale * jaccard + options.original_weight * block
     row += len(block)
+
+
+def _nearest(blocks, num_nearest):
+  """Nearest images of every image, and its largest distance."""
+  nearest, largest = [], []
+  for block in blocks:
+    images = np.argpartition(block, num_nearest - 1, axis=1)[:, :num_nearest]
+    # In gallery order, so that the stable sort breaks ties by it.
+    images.sort(axis=1)
+    order = np.argsort(
+      np.take_along_axis(block, images, axis=1), axis=1, kind='stable'
+    )
+    nearest.append(np.take_along_axis(images, order, axis=1))
+    largest.append(block.max(axis=1))
+  return np.concatenate(nearest), np.concatenate(largest)
+
+
+def _encode(features, nearest, largest, options):
+  """Averaged encodings of all images, sparse `[M, M]`."""
+  num_images = len(nearest)
+  # np.around, not int: the published code rounds k1 / 2 to even.
+  near = nearest[:, : int(np.around(options.k1 / 2)) + 1]
+  mutual, near_mutual = _reciprocal(nearest), _reciprocal(near)
+  columns, weights = [], []
+  for image in range(num_images):
+    images = _expanded(image, nearest, mutual, near, near_mutual)
+    squares = np.square(features[images] - features[image]).sum(axis=1)
+    # If all images are equal, all distances are 0, and so is the largest one.
+    weight = np.exp(-squares / (largest[image] or 1.0))
+    columns.append(images)
+    weights.append(weight / weight.sum())
+  starts = np.cumsum([0] + [images.size for images in columns])
+  encodings = sparse.csr_matrix(
+    (np.concatenate(weights), np.concatenate(columns), starts),
+    shape=(num_images, num_images),
+  )
+  closest = nearest[:, : options.k2]
+  averaging = sparse.csr_matrix(
+    (
+      np.full(closest.size, 1 / closest.shape[1], np.float32),
+      closest.ravel(),
+      np.arange(num_images + 1) * closest.shape[1],
+    ),
+    shape=(num_images, num_images),
+  )
+  return averaging @ encodings
+
+
+def _reciprocal(nearest):
+  """Whether each nearest image has the image among its nearest."""
+  return np.stack(
+    [(nearest[row] == image).any(axis=1) for image, row in enumerate(nearest)]
+  )
+
+
+def _expanded(image, nearest, mutual, near, near_mutual):
+  """Expanded reciprocal neighbours of an image (equation 4)."""
+  neighbours = nearest[image][mutual[image]]
+  theirs, kept = near[neighbours], near_mutual[neighbours]
+  common = np.count_nonzero(np.isin(theirs, neighbours) & kept, axis=1)
+  joins = common > 2 / 3 * np.count_nonzero(kept, axis=1)
+  return np.union1d(neighbours, theirs[joins][kept[joins]])
+
+
+def _jaccard(encoding, gallery):
+  """Jaccard distance of an encoding `[1, M]` to all `[P]`."""
+  columns = gallery[:, encoding.indices]
+  overlap = np.bincount(
+    columns.indices,
+    np.minimum(columns.data, np.repeat(encoding.data, np.diff(columns.indptr))),
+    minlength=gallery.shape[0],
+  )
+  # Encodings sum to 1, so the maxima sum to 2 less the minima.
+  return 1 - overlap / (2 - overlap)

@@ -133,12 +133,12 @@ def _members(
   """Members, one or those of an ensemble, of every model."""
   # The average is taken before the moments are re-estimated, since averaged
   # parameters have other moments.
-  averaged = features.make(models, [k for k in kinds if k == 'average'])
+  averaged = features.ensembles(models, [k for k in kinds if k == 'average'])
   joined = [k for k in kinds if k != 'average']
   parts: list[dict[str, list[types.Flat]]] = []
   for part in source(models | {k: own[0] for k, own in averaged.items()}):
     alone = {name: [variables] for name, variables in part.items()}
-    parts.append(alone | features.make(part, joined))
+    parts.append(alone | features.ensembles(part, joined))
   return {
     name: list(zip(*(part[name] for part in parts), strict=True))
     for name in (*models, *kinds)

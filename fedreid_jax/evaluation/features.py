@@ -28,6 +28,9 @@ from fedreid_jax.data.federation import Target
 from fedreid_jax.losses import metric
 from fedreid_jax.round import placement
 
+# `(variables, images, modalities) -> outputs of the network [M, D]`.
+Extractor = Callable[..., Float[np.ndarray, 'M D']]
+
 
 def make_embedding(
   model: types.Model,
@@ -36,9 +39,10 @@ def make_embedding(
   flip: bool,
   feature: str,
 ) -> Callable[..., Float[Array, 'M D']]:
-  """Builds the pure function `(variables, uint8 images [M, H, W, ch],
-  modalities [M] or None) -> float32 [M, D]` of one device.
+  """Builds the function from images to features as a pure function.
 
+  It is `(variables, uint8 images [M, H, W, ch], modalities [M] or None) ->
+  float32 [M, D]`, on one device; without modalities all images are visible.
   `flip` averages the features of an image and its mirror image. `feature` is
   'embedding' after the neck, 'feature' before it, or 'logits'.
   """
@@ -70,12 +74,10 @@ def make_extractor(
   flip: bool,
   feature: str,
 ) -> Callable[..., Float[np.ndarray, 'M D']]:
-  """Builds `(variables, uint8 images [M, H, W, ch], modalities [M] or None) ->
-  float32 [M, D]`; without modalities all images are visible, without a mesh it
-  runs on one device.
+  """Builds the function of `make_embedding` for arrays on the host.
 
-  `batch` images are on each device at a time; the other arguments are those of
-  `make_embedding`.
+  It runs on the devices of a mesh, by default on one, with `batch` images at a
+  time on each of them. The other arguments are those of `make_embedding`.
   """
   mesh = mesh or placement.make_mesh(1)
   axis = mesh.axis_names[0]
@@ -143,13 +145,16 @@ def of_each(
   return np.concatenate(found)[np.argsort(np.concatenate(rows))]
 
 
-def make(
+def ensembles(
   models: dict[str, Flat], kinds: Sequence[str]
 ) -> dict[str, list[Flat]]:
-  """Makes the members of each ensemble of the clients' models, 'client:NAME'.
+  """The members of each kind of ensemble of the clients' models, by kind.
 
-  'concat' has all clients' models as members, and 'average' their mean. A
-  ConfigError is raised for fewer than two models of clients.
+  Of `models` those named 'client:NAME' are used. All of them are members of
+  'concat', and their mean is the only member of 'average'.
+
+  Raises:
+    ConfigError: for fewer than two models of clients.
   """
   if not kinds:
     return {}
@@ -186,10 +191,6 @@ def join(
   if norm:
     features = [np.asarray(metric.unit(jnp.asarray(x))) for x in features]
   return np.concatenate(features, axis=1)
-
-
-# `(variables, images, modalities) -> outputs of the network [M, D]`.
-Extractor = Callable[..., Float[np.ndarray, 'M D']]
 
 
 class Model:

@@ -29,6 +29,7 @@ BACKENDS = get_args(Backend)
 
 # Indices and distances of the nearest vectors of a query.
 Near = tuple[Int64[np.ndarray, ' found'], Float32[np.ndarray, ' found']]
+_MISSING_FAISS = plugins.install_command('search')
 
 
 class Gallery:
@@ -264,9 +265,6 @@ def _cameras(values: Any, size: int) -> Integer[np.ndarray, ' {size}']:
   return values
 
 
-_MISSING_FAISS = plugins.install_command('search')
-
-
 def installed() -> bool:
   """Returns whether FAISS can be imported."""
   return importlib.util.find_spec('faiss') is not None
@@ -322,7 +320,7 @@ def _block(
   k: int,
   metric: str,
 ) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
-  """Returns the result of `nearest` for some queries; unit rows if cosine."""
+  """The result of `by_faiss` for a block; rows have length 1 for cosine."""
   faiss = library()
   cosine = metric == 'cosine'
   kind = faiss.METRIC_INNER_PRODUCT if cosine else faiss.METRIC_L2

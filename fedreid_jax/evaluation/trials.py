@@ -33,33 +33,9 @@ LLCM_CAMERAS = {
 }
 Numbers = Sequence[int] | Int[np.ndarray, ' M']
 Names = Sequence[str] | Shaped[np.ndarray, ' M']
-
-
-def _folders(ids: Numbers, cameras: Numbers, names: Names, gallery_cameras):
-  """Yields (identity, camera, images by name) in the order of the folders."""
-  ids, cameras, names = np.asarray(ids), np.asarray(cameras), np.asarray(names)
-  if not ids.shape == cameras.shape == names.shape:
-    raise errors.DataError(
-      f'{ids.size} identities, {cameras.size} cameras, {names.size} names',
-      'gallery sampling',
-      'give one of each per image',
-    )
-  # The order of the draws determines the gallery: identities ascend, cameras
-  # have the given order, and a camera without images uses no random number.
-  for identity in np.unique(ids):
-    for camera in gallery_cameras:
-      images = np.flatnonzero((ids == identity) & (cameras == camera))
-      if images.size:
-        order = np.argsort(names[images], kind='stable')
-        yield int(identity), camera, images[order]
-
-
-def _mode_cameras(choices, mode, what):
-  if mode not in choices:
-    raise errors.ConfigError(
-      f'unknown {what} {mode!r}', what, f'choose one of {", ".join(choices)}'
-    )
-  return choices[mode]
+NUM_REGDB_TRIALS = 10
+LEVEL = 95.0  # percent
+DRAWS = 2000
 
 
 def sample_per_camera(
@@ -168,7 +144,31 @@ def llcm_gallery(
   return sample_per_camera(ids, cameras, names, gallery_cameras, trial)
 
 
-NUM_REGDB_TRIALS = 10
+def _folders(ids: Numbers, cameras: Numbers, names: Names, gallery_cameras):
+  """Yields (identity, camera, images by name) in the order of the folders."""
+  ids, cameras, names = np.asarray(ids), np.asarray(cameras), np.asarray(names)
+  if not ids.shape == cameras.shape == names.shape:
+    raise errors.DataError(
+      f'{ids.size} identities, {cameras.size} cameras, {names.size} names',
+      'gallery sampling',
+      'give one of each per image',
+    )
+  # The order of the draws determines the gallery: identities ascend, cameras
+  # have the given order, and a camera without images uses no random number.
+  for identity in np.unique(ids):
+    for camera in gallery_cameras:
+      images = np.flatnonzero((ids == identity) & (cameras == camera))
+      if images.size:
+        order = np.argsort(names[images], kind='stable')
+        yield int(identity), camera, images[order]
+
+
+def _mode_cameras(choices, mode, what):
+  if mode not in choices:
+    raise errors.ConfigError(
+      f'unknown {what} {mode!r}', what, f'choose one of {", ".join(choices)}'
+    )
+  return choices[mode]
 
 
 def check_regdb_trial(trial: int, trained_trial: Any) -> None:
@@ -326,10 +326,6 @@ def describe_splits(
     for s in splits
   ]
   return {'seed': seed, 'splits': named}
-
-
-LEVEL = 95.0  # percent
-DRAWS = 2000
 
 
 def bootstrap_interval(

@@ -37,6 +37,15 @@ IMAGES = 24  # largest number per identity, or per person and modality
 PERSONS = 8  # as many as there are colours
 BATCH = 120  # images whose moments normalise features
 NOVEL = 'novel domain'
+# The first two denote modalities in `persons`.
+MARKERS = ('o', '^', 's')
+PERPLEXITY = 30
+METHODS = {
+  'dirichlet': 'DFH',
+  'dirichlet_mixup': 'FH + Dirichlet-MixUp',
+  'feature_mixup': 'FH + Feature-MixUp',
+  'none': 'FH',
+}
 
 
 class Cloud(NamedTuple):
@@ -125,17 +134,6 @@ def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
     config.mix_own,
   )
   return [Cloud(NOVEL, np.asarray(novel), kinds)]
-
-
-# The first two denote modalities in `persons`.
-MARKERS = ('o', '^', 's')
-PERPLEXITY = 30
-METHODS = {
-  'dirichlet': 'DFH',
-  'dirichlet_mixup': 'FH + Dirichlet-MixUp',
-  'feature_mixup': 'FH + Feature-MixUp',
-  'none': 'FH',
-}
 
 
 def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:

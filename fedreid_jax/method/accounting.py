@@ -41,6 +41,7 @@ FINE, COARSE = 1e-4, 2e-3
 CLOSE = 1e-3  # share of the target that a search on the coarse grid may miss
 # Below 2 the series of RDP may not converge; a bound needs no best order.
 _ORDERS = (*range(2, 65), 96, 128, 256, 512, 1024)
+SIGNIFICANT = 4  # significant digits of a bound
 
 
 class Mechanism(NamedTuple):
@@ -293,9 +294,6 @@ def _package(module: str = '') -> Any:
     'a guarantee of privacy',
     plugins.install_command('privacy'),
   )
-
-
-SIGNIFICANT = 4  # significant digits of a bound
 
 
 # An upper bound must not become smaller when it is printed, and a lower bound

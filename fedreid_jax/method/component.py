@@ -164,7 +164,7 @@ class Transport(NamedTuple):
   size: Callable[[str, Tree], int] | None = None
 
 
-def _exact(limit: float, /) -> float:
+def _no_rounding(limit: float, /) -> float:
   del limit
   return 0.0
 
@@ -190,7 +190,7 @@ class Summation(NamedTuple):
   add: Callable[[Tree, contexts.ServerCtx], tuple[State, Tree, Array]]
   limit: Callable[[str], float]
   largest: float
-  rounding: Callable[[float], float] = _exact
+  rounding: Callable[[float], float] = _no_rounding
 
 
 class Participants(NamedTuple):

@@ -20,6 +20,13 @@ from fedreid_jax.core import prng, types
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData, Plan
 
+# Lanes of a device over an equal share of the clients: a device whose clients
+# have few steps runs more of them. Empty lanes take no step.
+SLACK = 1.5
+# Waves whose images and states fit in the budget, because the next wave is
+# computed while the rows of the last one are copied.
+WAVES = 2
+
 
 class Planner(NamedTuple):
   """The batches of every client in every round.
@@ -121,17 +128,6 @@ def assign_lanes(
   return assigned.reshape(-1)
 
 
-# A device runs its clients one after another, so a round takes as long as the
-# device with the most steps. Clients are assigned in the order of decreasing
-# cost, each to the device with the least work (Graham, 1969: at most 4/3 of the
-# shortest round), as pfl-research does by numbers of images (Granqvist et al.,
-# 2024).
-
-# Lanes of a device over an equal share of the clients: a device whose clients
-# have few steps runs more of them. Empty lanes take no step.
-SLACK = 1.5
-
-
 def even_lanes(places: int, num_devices: int) -> int:
   """Returns the number of lanes of a device."""
   if num_devices == 1:
@@ -139,6 +135,11 @@ def even_lanes(places: int, num_devices: int) -> int:
   return min(places, math.ceil(SLACK * places / num_devices))
 
 
+# A device runs its clients one after another, so a round takes as long as the
+# device with the most steps. Clients are assigned in the order of decreasing
+# cost, each to the device with the least work (Graham, 1969: at most 4/3 of the
+# shortest round), as pfl-research does by numbers of images (Granqvist et al.,
+# 2024).
 def assign_evenly(
   members: Sequence[int] | np.ndarray,
   costs: Sequence[float] | np.ndarray,
@@ -171,11 +172,6 @@ def assign_evenly(
   return assigned.reshape(-1)
 
 
-# Waves whose images and states fit in the budget, because the next wave is
-# computed while the rows of the last one are copied.
-WAVES = 2
-
-
 class Lanes:
   """Assigns the clients of a round to lanes.
 
@@ -198,7 +194,8 @@ class Lanes:
       size: largest number of clients of a round, `K`.
       homes: whether every client runs on the device of its placement; otherwise
         it runs on any device of the same process.
-      most: largest number of lanes of a device in a wave.
+      num_steps: `(client) -> number of steps` of the client's longest plan.
+      most_lanes: largest number of lanes of a device in a wave.
     """
     self._placement, self._homes = placement, homes
     self._num_steps = num_steps
@@ -273,6 +270,7 @@ def most_lanes(budget: int, client_bytes: int) -> int:
   """Returns the largest number of lanes of a device in a wave.
 
   Args:
+    budget: bytes of a device for states and images, 0 for no limit.
     client_bytes: bytes of the states of one client, and of its images unless
       these are resident.
   """

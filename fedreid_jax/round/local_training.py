@@ -68,7 +68,7 @@ def make(
     train=functools.partial(_train, settings, hooks, wire),
     no_moments=functools.partial(no_moments, settings),
     measure=functools.partial(measure, settings),
-    data_pass=functools.partial(run, settings, hooks),
+    data_pass=functools.partial(run_passes, settings, hooks),
     end=functools.partial(_end, settings, hooks, first, wire),
     has_data_pass=has_data_pass,
   )
@@ -266,7 +266,7 @@ def _all_finite(tree: Tree) -> Array:
   return finite
 
 
-def fold(
+def fold_images(
   settings: Settings,
   table: types.Table,
   task: types.ClientTask,
@@ -328,7 +328,7 @@ def measure(
     layers: moments of the images before this table.
     augment: whether images have the training transform.
   """
-  return fold(
+  return fold_images(
     settings,
     table,
     task,
@@ -340,7 +340,7 @@ def measure(
   )
 
 
-def run(
+def run_passes(
   settings: Settings,
   hooks: local_step.Hooks,
   table: types.Table,
@@ -368,7 +368,7 @@ def run(
     )
     return {n: p.update(passed[n], outputs, batch) for n, p in passes.items()}
 
-  passed = fold(settings, table, task, body, carry.passed)
+  passed = fold_images(settings, table, task, body, carry.passed)
   return dataclasses.replace(carry, passed=passed)
 
 

@@ -21,6 +21,7 @@ from fedreid_jax.core.types import ClientData, Table
 from fedreid_jax.round import cohort
 
 COLUMNS = ('labels', 'cameras', 'modalities')
+Part = tuple[types.Table, types.ClientTask]
 
 
 class ImageStore:
@@ -117,9 +118,6 @@ class ImageStore:
       array('images', (total, *self._image_shape)),
       **{name: array(name, (total,)) for name in COLUMNS},
     )
-
-
-Part = tuple[types.Table, types.ClientTask]
 
 
 class Segments:

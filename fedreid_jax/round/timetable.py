@@ -35,6 +35,10 @@ from fedreid_jax.core.secret import Secret
 
 WAIT_S = 60.0  # seconds until the server asks again if no client is available
 MOST_WAITS = 100_000  # times that the server asks, for more than two months
+DAY_S = 86400.0
+
+
+COLUMNS = ('client', 'from_s', 'until_s')
 
 
 class Round(NamedTuple):
@@ -73,12 +77,6 @@ class Rules(NamedTuple):
   deadline_s: float = 0.0
   in_flight: int = 0
   max_staleness: int = 0
-
-
-DAY_S = 86400.0
-
-
-COLUMNS = ('client', 'from_s', 'until_s')
 
 
 class Devices(NamedTuple):

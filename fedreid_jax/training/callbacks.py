@@ -15,6 +15,10 @@ from numpy import ndarray
 
 from fedreid_jax import errors
 
+# Processes agree after a round on the largest of their reasons to end, which
+# are numbers of signals or one of these.
+STOPPED, FAILED = 1000, 1001
+
 
 class StopTraining(Exception):  # noqa: N818  It is no error.
   """Ends a run from a callback, without an error.
@@ -143,9 +147,6 @@ class Callback:
     """Called once when the run ends, also after an exception."""
 
 
-# Processes agree after a round on the largest of their reasons to end, which
-# are numbers of signals or one of these.
-STOPPED, FAILED = 1000, 1001
 Event = Start | Round | Evaluation | Checkpoint
 _FUNCTIONS = {
   Start: 'on_start',

@@ -105,6 +105,50 @@ def run_rounds(
     return _train(make, config, folder, restart, verbose, callbacks)
 
 
+def _train(
+  make: build.Maker,
+  config,
+  workdir: Path,
+  restart: bool,
+  verbose: bool,
+  callbacks: Sequence[events.Callback],
+):
+  # Processes that differ in a field or in code would train different models and
+  # end with wrong numbers.
+  peers.require(
+    'configuration or code',
+    lambda: (
+      parsing.flatten(config)
+      | {'--workdir': str(workdir), '--restart': restart}
+      | peers.code(schema.plug_ins(config))
+    ),
+  )
+  resolved, held = load.to_json(config), None
+  with contextlib.ExitStack() as stack:
+    if jax.process_index() == 0:
+      held = stack.enter_context(run_files.Lock(workdir))
+      if not restart:
+        run_files.check(workdir, resolved)
+    record = stack.enter_context(
+      recorder.Recorder(workdir, config.rounds, verbose)
+    )
+    saved = checkpoint.Checkpoints(workdir, run_files.digests(resolved))
+    stack.callback(saved.close)
+    calls = events.Hooks(record, [*trackers.make(config, record), *callbacks])
+    # Only the first process reads or draws the secret; the others receive it.
+    root = peers.of_first(lambda: run_secret.root(config, workdir, restart))
+    clock = Clock()
+    stack.callback(clock.close)
+    one = Run(config, record, saved, held, calls, clock, make, root)
+    # Only now, when all parts are built, a restart deletes the earlier run.
+    if held:
+      stack.enter_context(run_files.begun(workdir, restart, held.check))
+    peers.largest(0)  # no process reads before old files are deleted
+    report.describe(config, one.setup, record, workdir, root)
+    with calls:
+      return one.all()
+
+
 class Clock:
   """Seconds of each phase of a run, with compilation as a phase."""
 
@@ -385,47 +429,3 @@ class Run:
       self.clock.seconds,
       self.setup.guarantee.statement(self.progress.done),
     )
-
-
-def _train(
-  make: build.Maker,
-  config,
-  workdir: Path,
-  restart: bool,
-  verbose: bool,
-  callbacks: Sequence[events.Callback],
-):
-  # Processes that differ in a field or in code would train different models and
-  # end with wrong numbers.
-  peers.require(
-    'configuration or code',
-    lambda: (
-      parsing.flatten(config)
-      | {'--workdir': str(workdir), '--restart': restart}
-      | peers.code(schema.plug_ins(config))
-    ),
-  )
-  resolved, held = load.to_json(config), None
-  with contextlib.ExitStack() as stack:
-    if jax.process_index() == 0:
-      held = stack.enter_context(run_files.Lock(workdir))
-      if not restart:
-        run_files.check(workdir, resolved)
-    record = stack.enter_context(
-      recorder.Recorder(workdir, config.rounds, verbose)
-    )
-    saved = checkpoint.Checkpoints(workdir, run_files.digests(resolved))
-    stack.callback(saved.close)
-    calls = events.Hooks(record, [*trackers.make(config, record), *callbacks])
-    # Only the first process reads or draws the secret; the others receive it.
-    root = peers.of_first(lambda: run_secret.root(config, workdir, restart))
-    clock = Clock()
-    stack.callback(clock.close)
-    one = Run(config, record, saved, held, calls, clock, make, root)
-    # Only now, when all parts are built, a restart deletes the earlier run.
-    if held:
-      stack.enter_context(run_files.begun(workdir, restart, held.check))
-    peers.largest(0)  # no process reads before old files are deleted
-    report.describe(config, one.setup, record, workdir, root)
-    with calls:
-      return one.all()

@@ -29,30 +29,6 @@ FEATURE_FIELDS = (
   *('data.resample', 'data.fast_decode', 'data.mean', 'data.std'),
   *('evaluation.feature', 'evaluation.flip'),
 )
-
-
-def of(config: Any, leaves: types.Flat) -> str:
-  """Returns the SHA-256 of a model: leaves of a checkpoint, and fields.
-
-  Vectors of different models cannot be compared. Fields of `model` that have
-  their defaults are left out, so that a new one does not change the digest.
-  """
-  every = parsing.flatten(config)
-  network = ('model.', f'{plugins.group_of(config.model.name)}.')
-  fields = {name: every[name] for name in FEATURE_FIELDS}
-  fields |= {
-    name: value
-    for name, value in parsing.changed(config).items()
-    if name.startswith(network) and name != 'model.pretrained'
-  }
-  found = hashlib.sha256(json.dumps(fields).encode())
-  for name in sorted(leaves):
-    leaf = np.ascontiguousarray(leaves[name])
-    found.update(f'{name} {leaf.dtype} {leaf.shape}'.encode())
-    found.update(leaf.tobytes())
-  return found.hexdigest()
-
-
 Paths = Sequence[str | os.PathLike[str]]
 Images = np.ndarray | Paths
 
@@ -258,5 +234,27 @@ def load(
     name=name,
     # One jitted function for each batch, which compiles once.
     _extractor=functools.cache(lambda batch: extractor(batch=batch)),
-    digest=of(config, models[name]),
+    digest=digest_of(config, models[name]),
   )
+
+
+def digest_of(config: Any, leaves: types.Flat) -> str:
+  """Returns the SHA-256 of a model: leaves of a checkpoint, and fields.
+
+  Vectors of different models cannot be compared. Fields of `model` that have
+  their defaults are left out, so that a new one does not change the digest.
+  """
+  every = parsing.flatten(config)
+  network = ('model.', f'{plugins.group_of(config.model.name)}.')
+  fields = {name: every[name] for name in FEATURE_FIELDS}
+  fields |= {
+    name: value
+    for name, value in parsing.changed(config).items()
+    if name.startswith(network) and name != 'model.pretrained'
+  }
+  found = hashlib.sha256(json.dumps(fields).encode())
+  for name in sorted(leaves):
+    leaf = np.ascontiguousarray(leaves[name])
+    found.update(f'{name} {leaf.dtype} {leaf.shape}'.encode())
+    found.update(leaf.tobytes())
+  return found.hexdigest()

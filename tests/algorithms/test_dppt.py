@@ -206,7 +206,7 @@ def remember(steps, capacity=64):
   def step(held, batch):
     return dppt.insert(held, *batch), None
 
-  held = dppt.empty(capacity, steps[0].shape[-1])
+  held = dppt.empty_bank(capacity, steps[0].shape[-1])
   return jax.lax.scan(step, held, steps)[0]
 
 
@@ -239,7 +239,7 @@ def test_worked_number():
   """Of 0, 1, 2 and 9 with mean 3 the two nearest are 2 and 1."""
   line = jnp.array([[0.0], [1.0], [2.0], [9.0]])
   held = dppt.insert(
-    dppt.empty(4, 1), line, jnp.zeros(4, jnp.int32), jnp.ones(4, bool)
+    dppt.empty_bank(4, 1), line, jnp.zeros(4, jnp.int32), jnp.ones(4, bool)
   )
   assert centres_of(held, 1, 2).features == 1.5
 
@@ -267,7 +267,7 @@ def test_what_finds_no_room_is_not_kept():
 
 
 def test_an_empty_memory_has_no_prototypes():
-  found = centres_of(dppt.empty(5, 2), CLASSES, 4)
+  found = centres_of(dppt.empty_bank(5, 2), CLASSES, 4)
   assert not found.present.any() and not found.features.any()
 
 

@@ -167,14 +167,14 @@ def test_the_mean_model_has_the_mean_of_every_leaf():
 
 def test_members_are_clients_and_the_order_is_as_asked():
   models = {f'client:{k}': {'params/a': np.float32(k)} for k in (1, 2)}
-  made = features.make(models | {'global': {}}, ('average', 'concat'))
+  made = features.ensembles(models | {'global': {}}, ('average', 'concat'))
   assert [*made] == ['average', 'concat']
   assert made['average'] == [{'params/a': 1.5}]
   assert made['concat'] == [*models.values()]
-  assert features.make({'global': {}}, ()) == {}
+  assert features.ensembles({'global': {}}, ()) == {}
   for few in ({'global': {}}, {'client:1': {}, 'global': {}}):
     with pytest.raises(errors.ConfigError, match='without shared parameters'):
-      features.make(few, ('average',))
+      features.ensembles(few, ('average',))
 
 
 @pytest.fixture(scope='module')

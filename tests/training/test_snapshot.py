@@ -91,10 +91,10 @@ def test_a_digest_belongs_to_a_model(workdir, tmp_path):
   shutil.copytree(workdir, tmp_path / 'copy')
   assert fr.load(tmp_path / 'copy').digest == last.digest
   leaves = {'a': np.arange(3.0), 'b': np.ones((2, 2))}
-  config, before = last.config, snapshot.of(last.config, leaves)
-  assert snapshot.of(config, dict(reversed(leaves.items()))) == before
+  config, before = last.config, snapshot.digest_of(last.config, leaves)
+  assert snapshot.digest_of(config, dict(reversed(leaves.items()))) == before
   for other in ({'a': leaves['a'] + 1}, {'b': np.ones(4)}, {'c': np.ones(1)}):
-    assert snapshot.of(config, leaves | other) != before
+    assert snapshot.digest_of(config, leaves | other) != before
   for group, field, value in (
     ('evaluation', 'flip', False),
     ('evaluation', 'feature', 'embedding'),
@@ -102,10 +102,10 @@ def test_a_digest_belongs_to_a_model(workdir, tmp_path):
   ):
     changed = config.copy_and_resolve_references()
     changed[group][field] = value
-    assert snapshot.of(changed, leaves) != before
+    assert snapshot.digest_of(changed, leaves) != before
   changed = config.copy_and_resolve_references()
   changed.rounds, changed.evaluation.batch = 7, 3
-  assert snapshot.of(changed, leaves) == before
+  assert snapshot.digest_of(changed, leaves) == before
 
 
 def test_no_image_of_the_run_is_read(workdir, monkeypatch):

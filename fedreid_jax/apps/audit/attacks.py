@@ -326,8 +326,6 @@ def same_initial_weights(one: LoadedRun, other: LoadedRun) -> bool:
 
 def failed(asked: Mapping[str, Mapping[str, Asked]]) -> tuple[str, ...]:
   """The controls that failed, from answers by question and query."""
-  # The features of real images must lead to the domain if there are several,
-  # else to the person.
   # With one right answer for all queries every permutation is as good.
   several = {
     (question, name): one
@@ -335,6 +333,8 @@ def failed(asked: Mapping[str, Mapping[str, Asked]]) -> tuple[str, ...]:
     for name, one in of.items()
     if len(np.unique(one.wanted)) > 1
   }
+  # The features of real images must lead to the domain if there are several,
+  # else to the person.
   if ('domain', 'real feature') in several:
     several.pop(('person', 'real feature'), None)
   broken = []

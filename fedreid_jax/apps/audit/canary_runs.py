@@ -243,10 +243,9 @@ def of_steps(
 
 def _guesses(number: int) -> int:
   """The largest r for which all guesses can be right."""
-  # With a probability of 0.9999, at least r / 2 canaries take part and at least
-  # r / 2 do not.
-  # The number that takes part has the standard deviation sqrt(m) / 2, of which
-  # four are subtracted from the mean.
+  # At least r / 2 canaries take part and at least r / 2 do not, with a
+  # probability of 0.9999: the number that takes part has the standard deviation
+  # sqrt(m) / 2, of which four are subtracted from the mean.
   return 2 * int(number / 2 - 2 * number**0.5)
 
 

@@ -1,7 +1,8 @@
 """Models and weights in the formats of other programs.
 
-A file of a program or of weights is written with a description of the model; a
-program is read again and compared with the evaluation first.
+`export` writes a file of a program or of weights, with a description of the
+model; a program is read again and compared with the evaluation first. `convert`
+reads weights of PyTorch.
 
 - jax: a program of `jax.export`, lowered for CPU, CUDA and TPU, in an
   uncompressed ZIP archive of `program.bin` and `about.json`.
@@ -56,6 +57,10 @@ _BACKBONE = re.compile(
   r'\.(weight|bias|running_mean|running_var)'
 )
 _CONVERT = 'use the weights of a ResNet of torchvision'
+# Largest difference from the evaluation, as a share of the largest value, or of
+# 1 if that is smaller. bfloat16 has eight bits.
+TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.1}
+_IMAGES = 4  # of the check: one alone, then three
 
 
 def lowered(embedding: Embedding) -> jax_export.Exported:
@@ -167,10 +172,6 @@ FORMATS = {
   'safetensors': Format(weights.SUFFIX, encode_safetensors),
   'torch': Format('.pth', encode_pth, packages=('torch',), remedy=PYTORCH),
 }
-# Largest difference from the evaluation, as a share of the largest value, or of
-# 1 if that is smaller. bfloat16 has eight bits.
-TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.1}
-_IMAGES = 4  # of the check: one alone, then three
 
 
 class Written(NamedTuple):
@@ -275,7 +276,7 @@ def next_command(written: Written, kind: str) -> str:
   """A command that uses a file, one of `FORMATS`."""
   path = str(written.path)
   if kind == 'safetensors':
-    return _train(path, written.about)
+    return _train_command(path, written.about)
   code = {
     'jax': (
       'import jax, zipfile; '
@@ -300,7 +301,7 @@ def next_command(written: Written, kind: str) -> str:
   return f'python -c {quoted}'
 
 
-def _train(path: str, about: dict[str, Any]) -> str:
+def _train_command(path: str, about: dict[str, Any]) -> str:
   recipe = about['run']['recipe']
   usual = schema.default().model.to_dict()
   fields = {

@@ -40,6 +40,182 @@ REDUCTIONS = {
   'reduce_min': 'ReduceMin',
   'reduce_sum': 'ReduceSum',
 }
+SUFFIX = '.onnx'
+IR_VERSION = 8  # of opset 18; later ones need later runtimes
+# Primitives that run an inner program once.
+CALLS = {
+  'jit': 'jaxpr',
+  'pjit': 'jaxpr',
+  'closed_call': 'call_jaxpr',
+  'remat2': 'jaxpr',
+  'checkpoint': 'jaxpr',
+  'custom_jvp_call': 'call_jaxpr',
+  'custom_vjp_call': 'call_jaxpr',
+}
+ELEMENTWISE = {
+  'abs': 'Abs',
+  'add': 'Add',
+  'add_any': 'Add',
+  'and': 'And',
+  'div': 'Div',
+  'eq': 'Equal',
+  'erf': 'Erf',
+  'exp': 'Exp',
+  'ge': 'GreaterOrEqual',
+  'gt': 'Greater',
+  'log': 'Log',
+  'logistic': 'Sigmoid',
+  'lt': 'Less',
+  'max': 'Max',
+  'min': 'Min',
+  'mul': 'Mul',
+  'neg': 'Neg',
+  'not': 'Not',
+  'or': 'Or',
+  'pow': 'Pow',
+  'sign': 'Sign',
+  'sqrt': 'Sqrt',
+  'sub': 'Sub',
+  'tanh': 'Tanh',
+}
+LOGICAL = ('and', 'not', 'or')
+
+
+def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
+  """The content of a file.
+
+  Raises:
+    ConfigError: without `onnx`, or for an operation without a translation.
+  """
+  onnx = plugins.load_extra(
+    'onnx', '--format=onnx', plugins.install_command('export')
+  )
+  batch = embedding.inputs[IMAGES].shape[0]
+  graph = Graph(batch, IMAGES)
+  inputs = [
+    Value(name, one.shape, one.dtype) for name, one in embedding.inputs.items()
+  ]
+  leaves = [np.asarray(x) for x in embedding.variables.values()]
+  program = embedding.program
+  (result,) = _translate(graph, program, [*leaves, *inputs])
+  graph.name(graph.whole(result, embedding.output.shape), OUTPUT)
+  nodes, constants = graph.needed(OUTPUT)
+
+  def described(name: str, one: Any):
+    shape = [BATCH if export.is_symbolic_dim(n) else n for n in one.shape]
+    kind = graph.type_of(one.dtype)
+    return onnx.helper.make_tensor_value_info(name, kind, shape)
+
+  model = onnx.helper.make_model(
+    onnx.helper.make_graph(
+      nodes,
+      'embedding',
+      [described(*one) for one in embedding.inputs.items()],
+      [described(OUTPUT, embedding.output)],
+      constants,
+    ),
+    opset_imports=[onnx.helper.make_opsetid('', OPSET)],
+    ir_version=IR_VERSION,
+    producer_name='fedreid_jax',
+    producer_version=fedreid_jax.__version__,
+    doc_string=about['summary'],
+  )
+  onnx.helper.set_model_props(
+    model,
+    {
+      key: value if isinstance(value, str) else json.dumps(value)
+      for key, value in about.items()
+    },
+  )
+  onnx.checker.check_model(model, full_check=True)
+  # Equal models give equal bytes.
+  return model.SerializeToString(deterministic=True)
+
+
+def reader(path: Path) -> Callable[..., np.ndarray]:
+  """A function that runs a file in ONNX Runtime on the CPU.
+
+  Raises:
+    ConfigError: without ONNX Runtime.
+  """
+  runtime = plugins.load_extra(
+    'onnxruntime', '--format=onnx', plugins.install_command('export')
+  )
+  session = runtime.InferenceSession(
+    path.read_bytes(), providers=['CPUExecutionProvider']
+  )
+  names = [one.name for one in session.get_inputs()]
+
+  def run(*inputs: np.ndarray) -> np.ndarray:
+    (found,) = session.run([OUTPUT], dict(zip(names, inputs, strict=True)))
+    return found
+
+  return run
+
+
+def _translate(
+  graph: Graph, program: core.ClosedJaxpr, inputs: Sequence[Operand]
+) -> list[Operand]:
+  jaxpr = program.jaxpr
+  known: dict[Any, Operand] = dict(zip(jaxpr.invars, inputs, strict=True))
+  consts = [np.asarray(value) for value in program.consts]
+  known |= zip(jaxpr.constvars, consts, strict=True)
+
+  def read(atom: Any) -> Operand:
+    if not isinstance(atom, core.Literal):
+      return known[atom]
+    kind: Any = atom.aval
+    return np.asarray(atom.val, kind.dtype)
+
+  for equation in jaxpr.eqns:
+    operands = [read(atom) for atom in equation.invars]
+    known |= zip(
+      equation.outvars, _equation(graph, equation, operands), strict=True
+    )
+  return [read(atom) for atom in jaxpr.outvars]
+
+
+def _equation(
+  graph: Graph, equation: Any, operands: list[Operand]
+) -> Sequence[Operand]:
+  name, params = equation.primitive.name, equation.params
+  if name in CALLS:
+    inner = params[CALLS[name]]
+    if not isinstance(inner, core.ClosedJaxpr):
+      inner = core.ClosedJaxpr(inner, ())
+    return _translate(graph, inner, operands)
+  if name == 'platform_index':
+    # Only the conditional below reads the index.
+    return [np.zeros((), np.int32)]
+  # ONNX has no platforms: the branch for all other platforms is used.
+  branch = flops.fallback(equation)
+  if branch is not None:
+    return _translate(graph, branch, operands[1:])
+  # Equations of constants, such as masks from iota, are computed by JAX.
+  if _is_constant(equation, operands):
+    found = equation.primitive.bind(*operands, **params)
+    found = found if equation.primitive.multiple_results else [found]
+    return [np.asarray(one) for one in found]
+  if name in _ON_WHOLE:
+    operands = [
+      graph.whole(x, variable.aval.shape)
+      for x, variable in zip(operands, equation.invars, strict=True)
+    ]
+  if name not in TRANSLATIONS:
+    raise Unsupported(f'it has the operation {name!r}')
+  return [TRANSLATIONS[name](graph, equation, operands)]
+
+
+def _is_constant(equation: Any, operands: list[Operand]) -> bool:
+  """Whether the results of an equation can be computed now."""
+  atoms = (*equation.invars, *equation.outvars)
+  # A constant may be stored with axes of length 1, and JAX needs whole ones.
+  return all(
+    isinstance(one, np.ndarray) and one.shape == atom.aval.shape
+    for one, atom in zip(operands, equation.invars, strict=True)
+  ) and not any(
+    export.is_symbolic_dim(n) for atom in atoms for n in atom.aval.shape
+  )
 
 
 def _reduce(graph: Graph, equation: Any, operands: list) -> Operand:
@@ -242,35 +418,6 @@ def _pad(graph: Graph, equation: Any, operands: list) -> Operand:
   return graph.add('Pad', [x, pads, value], out.shape, out.dtype)
 
 
-ELEMENTWISE = {
-  'abs': 'Abs',
-  'add': 'Add',
-  'add_any': 'Add',
-  'and': 'And',
-  'div': 'Div',
-  'eq': 'Equal',
-  'erf': 'Erf',
-  'exp': 'Exp',
-  'ge': 'GreaterOrEqual',
-  'gt': 'Greater',
-  'log': 'Log',
-  'logistic': 'Sigmoid',
-  'lt': 'Less',
-  'max': 'Max',
-  'min': 'Min',
-  'mul': 'Mul',
-  'neg': 'Neg',
-  'not': 'Not',
-  'or': 'Or',
-  'pow': 'Pow',
-  'sign': 'Sign',
-  'sqrt': 'Sqrt',
-  'sub': 'Sub',
-  'tanh': 'Tanh',
-}
-LOGICAL = ('and', 'not', 'or')
-
-
 def _elementwise(graph: Graph, equation: Any, operands: list) -> Operand:
   name, dtype = equation.primitive.name, equation.outvars[0].aval.dtype
   if name in LOGICAL and dtype != np.bool_:
@@ -380,154 +527,3 @@ _ON_WHOLE: dict[str, Callable[..., Operand]] = {
   'stack': _stack,
 }
 TRANSLATIONS = _ON_VIEWS | _ON_WHOLE
-
-
-SUFFIX = '.onnx'
-IR_VERSION = 8  # of opset 18; later ones need later runtimes
-# Primitives that run an inner program once.
-CALLS = {
-  'jit': 'jaxpr',
-  'pjit': 'jaxpr',
-  'closed_call': 'call_jaxpr',
-  'remat2': 'jaxpr',
-  'checkpoint': 'jaxpr',
-  'custom_jvp_call': 'call_jaxpr',
-  'custom_vjp_call': 'call_jaxpr',
-}
-
-
-def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
-  """The content of a file.
-
-  Raises:
-    ConfigError: without `onnx`, or for an operation without a translation.
-  """
-  onnx = plugins.load_extra(
-    'onnx', '--format=onnx', plugins.install_command('export')
-  )
-  batch = embedding.inputs[IMAGES].shape[0]
-  graph = Graph(batch, IMAGES)
-  inputs = [
-    Value(name, one.shape, one.dtype) for name, one in embedding.inputs.items()
-  ]
-  leaves = [np.asarray(x) for x in embedding.variables.values()]
-  program = embedding.program
-  (result,) = _translate(graph, program, [*leaves, *inputs])
-  graph.name(graph.whole(result, embedding.output.shape), OUTPUT)
-  nodes, constants = graph.needed(OUTPUT)
-
-  def described(name: str, one: Any):
-    shape = [BATCH if export.is_symbolic_dim(n) else n for n in one.shape]
-    kind = graph.type_of(one.dtype)
-    return onnx.helper.make_tensor_value_info(name, kind, shape)
-
-  model = onnx.helper.make_model(
-    onnx.helper.make_graph(
-      nodes,
-      'embedding',
-      [described(*one) for one in embedding.inputs.items()],
-      [described(OUTPUT, embedding.output)],
-      constants,
-    ),
-    opset_imports=[onnx.helper.make_opsetid('', OPSET)],
-    ir_version=IR_VERSION,
-    producer_name='fedreid_jax',
-    producer_version=fedreid_jax.__version__,
-    doc_string=about['summary'],
-  )
-  onnx.helper.set_model_props(
-    model,
-    {
-      key: value if isinstance(value, str) else json.dumps(value)
-      for key, value in about.items()
-    },
-  )
-  onnx.checker.check_model(model, full_check=True)
-  # Equal models give equal bytes.
-  return model.SerializeToString(deterministic=True)
-
-
-def _translate(
-  graph: Graph, program: core.ClosedJaxpr, inputs: Sequence[Operand]
-) -> list[Operand]:
-  jaxpr = program.jaxpr
-  known: dict[Any, Operand] = dict(zip(jaxpr.invars, inputs, strict=True))
-  consts = [np.asarray(value) for value in program.consts]
-  known |= zip(jaxpr.constvars, consts, strict=True)
-
-  def read(atom: Any) -> Operand:
-    if not isinstance(atom, core.Literal):
-      return known[atom]
-    kind: Any = atom.aval
-    return np.asarray(atom.val, kind.dtype)
-
-  for equation in jaxpr.eqns:
-    operands = [read(atom) for atom in equation.invars]
-    known |= zip(
-      equation.outvars, _equation(graph, equation, operands), strict=True
-    )
-  return [read(atom) for atom in jaxpr.outvars]
-
-
-def _equation(
-  graph: Graph, equation: Any, operands: list[Operand]
-) -> Sequence[Operand]:
-  name, params = equation.primitive.name, equation.params
-  if name in CALLS:
-    inner = params[CALLS[name]]
-    if not isinstance(inner, core.ClosedJaxpr):
-      inner = core.ClosedJaxpr(inner, ())
-    return _translate(graph, inner, operands)
-  if name == 'platform_index':
-    # Only the conditional below reads the index.
-    return [np.zeros((), np.int32)]
-  # ONNX has no platforms: the branch for all other platforms is used.
-  branch = flops.fallback(equation)
-  if branch is not None:
-    return _translate(graph, branch, operands[1:])
-  # Equations of constants, such as masks from iota, are computed by JAX.
-  if _is_constant(equation, operands):
-    found = equation.primitive.bind(*operands, **params)
-    found = found if equation.primitive.multiple_results else [found]
-    return [np.asarray(one) for one in found]
-  if name in _ON_WHOLE:
-    operands = [
-      graph.whole(x, variable.aval.shape)
-      for x, variable in zip(operands, equation.invars, strict=True)
-    ]
-  if name not in TRANSLATIONS:
-    raise Unsupported(f'it has the operation {name!r}')
-  return [TRANSLATIONS[name](graph, equation, operands)]
-
-
-def _is_constant(equation: Any, operands: list[Operand]) -> bool:
-  """Whether the results of an equation can be computed now."""
-  atoms = (*equation.invars, *equation.outvars)
-  # A constant may be stored with axes of length 1, and JAX needs whole ones.
-  return all(
-    isinstance(one, np.ndarray) and one.shape == atom.aval.shape
-    for one, atom in zip(operands, equation.invars, strict=True)
-  ) and not any(
-    export.is_symbolic_dim(n) for atom in atoms for n in atom.aval.shape
-  )
-
-
-def reader(path: Path) -> Callable[..., np.ndarray]:
-  """A function that runs a file in ONNX Runtime on the CPU.
-
-  Raises:
-    ConfigError: without ONNX Runtime.
-  """
-  runtime = plugins.load_extra(
-    'onnxruntime', '--format=onnx', plugins.install_command('export')
-  )
-  session = runtime.InferenceSession(
-    path.read_bytes(), providers=['CPUExecutionProvider']
-  )
-  names = [one.name for one in session.get_inputs()]
-
-  def run(*inputs: np.ndarray) -> np.ndarray:
-    (found,) = session.run([OUTPUT], dict(zip(names, inputs, strict=True)))
-    return found
-
-  return run

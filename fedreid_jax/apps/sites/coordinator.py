@@ -126,8 +126,10 @@ class Coordinator(simulation.Executor):
   def prepare(
     self, server: types.ServerState, store: ClientStore
   ) -> tuple[types.ServerState, dict[str, Counter[str]]]:
-    """Runs the data passes before round 0; raises ResourceError without a
-    reply.
+    """Runs the data passes before round 0, if the method has any.
+
+    Raises:
+      ResourceError: if a site does not reply.
     """
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
     if not self.algorithm.prepares:

@@ -83,6 +83,17 @@ def examine(
   return Report(rows, findings, files.count_others(folder, used))
 
 
+def check(report: Report, root: str | os.PathLike) -> None:
+  """Raises DataError with the number of errors, and the first of them."""
+  wrong = [finding.what for finding in report.findings if finding.is_error]
+  if wrong:
+    raise errors.DataError(
+      f'{errors.counted(len(wrong), "error")}, first: {wrong[0]}',
+      str(root),
+      'fix the folder',
+    )
+
+
 def _pick(
   splits: Mapping[str, list[Record]], names: Sequence[str]
 ) -> list[Record]:
@@ -233,14 +244,3 @@ def _decode(
     what = f'files of {side} that are in {other} too'
     findings += _named(side == 'train', what, same)
   return findings
-
-
-def check(report: Report, root: str | os.PathLike) -> None:
-  """Raises DataError with the number of errors, and the first of them."""
-  wrong = [finding.what for finding in report.findings if finding.is_error]
-  if wrong:
-    raise errors.DataError(
-      f'{errors.counted(len(wrong), "error")}, first: {wrong[0]}',
-      str(root),
-      'fix the folder',
-    )

@@ -42,6 +42,10 @@ ACCEPTED = (
   f'accepted are {FILES[0]}, images_detected with splits_*.json as torchreid '
   'writes them, or, new protocol, detected/bounding_box_train'
 )
+_PAGE = (
+  "the 'CUHK Person Re-identification Datasets' page of the Chinese "
+  'University of Hong Kong'
+)
 
 
 def open_container(root: Path) -> tuple[str, Any]:
@@ -293,10 +297,6 @@ def _config(photos: Photos, shots: int) -> dict[str, np.ndarray]:
   }
 
 
-_PAGE = (
-  "the 'CUHK Person Re-identification Datasets' page of the Chinese "
-  'University of Hong Kong'
-)
 CLASSIC = Dataset(
   name='cuhk03',
   title='CUHK03, classic protocol',

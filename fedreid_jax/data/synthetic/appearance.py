@@ -24,6 +24,29 @@ INNER, SHOE, BAG, HAT = range(6, 10)
 WALL, WALL_DETAIL, GROUND, GROUND_DETAIL, OCCLUDER = range(10, 15)
 PROP = 15  # the first prop of the second world
 PROPS = GROUND_DETAIL - WALL + 1  # the row of a camera with its first prop
+DOMAIN_NAMES = tuple(
+  'plaza campus station mall park market harbour alley arcade bridge depot '
+  'garden'.split()
+)
+
+# One row for each of the first domains; further domains reuse the rows with
+# other draws. Columns: season, 0 summer .. 1 winter; hue and saturation of the
+# fashion; scene, 0 facade, 1 foliage, 2 tiled hall, 3 open; brightness of
+# ground and wall; warmth of the light, -1 blue .. 1 orange; exposure; lines of
+# the sensors; elevation of the cameras; fraction of occluded persons.
+_ARCHETYPES = (
+  (0.10, 0.08, 0.65, 0, 0.55, 0.50, 0.40, 1.05, 100.0, 0.20, 0.25),
+  (0.45, 0.35, 0.55, 1, 0.45, 0.40, 0.00, 1.00, 92.0, 0.14, 0.22),
+  (0.70, 0.60, 0.50, 2, 0.45, 0.50, 0.20, 0.92, 76.0, 0.28, 0.25),
+  (0.50, 0.85, 0.60, 2, 0.62, 0.62, -0.25, 1.03, 84.0, 0.24, 0.22),
+  (0.30, 0.40, 0.60, 1, 0.45, 0.35, -0.10, 0.95, 100.0, 0.12, 0.25),
+  (0.60, 0.02, 0.65, 0, 0.40, 0.50, 0.45, 0.92, 80.0, 0.18, 0.35),
+  (0.70, 0.58, 0.50, 3, 0.55, 0.70, -0.40, 1.00, 88.0, 0.10, 0.20),
+  (0.95, 0.75, 0.40, 0, 0.30, 0.30, 0.30, 0.80, 68.0, 0.24, 0.30),
+)
+
+DOMAIN, IDENTITY, CAMERA, SHOT = range(4)  # streams of the root key
+LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
 
 
 class Domain(NamedTuple):
@@ -104,31 +127,6 @@ class Shot(NamedTuple):
   occluder_place: Array
   drift: Array  # position of the person along the scene
   seed: Array
-
-
-DOMAIN_NAMES = tuple(
-  'plaza campus station mall park market harbour alley arcade bridge depot '
-  'garden'.split()
-)
-
-# One row for each of the first domains; further domains reuse the rows with
-# other draws. Columns: season, 0 summer .. 1 winter; hue and saturation of the
-# fashion; scene, 0 facade, 1 foliage, 2 tiled hall, 3 open; brightness of
-# ground and wall; warmth of the light, -1 blue .. 1 orange; exposure; lines of
-# the sensors; elevation of the cameras; fraction of occluded persons.
-_ARCHETYPES = (
-  (0.10, 0.08, 0.65, 0, 0.55, 0.50, 0.40, 1.05, 100.0, 0.20, 0.25),
-  (0.45, 0.35, 0.55, 1, 0.45, 0.40, 0.00, 1.00, 92.0, 0.14, 0.22),
-  (0.70, 0.60, 0.50, 2, 0.45, 0.50, 0.20, 0.92, 76.0, 0.28, 0.25),
-  (0.50, 0.85, 0.60, 2, 0.62, 0.62, -0.25, 1.03, 84.0, 0.24, 0.22),
-  (0.30, 0.40, 0.60, 1, 0.45, 0.35, -0.10, 0.95, 100.0, 0.12, 0.25),
-  (0.60, 0.02, 0.65, 0, 0.40, 0.50, 0.45, 0.92, 80.0, 0.18, 0.35),
-  (0.70, 0.58, 0.50, 3, 0.55, 0.70, -0.40, 1.00, 88.0, 0.10, 0.20),
-  (0.95, 0.75, 0.40, 0, 0.30, 0.30, 0.30, 0.80, 68.0, 0.24, 0.30),
-)
-
-DOMAIN, IDENTITY, CAMERA, SHOT = range(4)  # streams of the root key
-LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
 
 
 def draws(key: Array, num: int, *ids: Array | int) -> Array:

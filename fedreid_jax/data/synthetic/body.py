@@ -14,6 +14,12 @@ import jax.numpy as jnp
 from fedreid_jax.core.types import Array
 from fedreid_jax.data.synthetic import appearance
 
+# Kinds of texture; a block is a yoke over the chest, a print is on the chest.
+PLAIN, STRIPES, COLUMNS, CHECKS, BLOCK, PRINT = range(6)
+NO_BAG, BACKPACK, SHOULDER_BAG, HAND_BAG = range(4)
+NO_HAT, CAP, BEANIE = range(3)
+_BRIGHTNESS = {1.0: 0.95, -1.0: 0.75}  # of the near and the far limbs
+
 
 def hash_grid(x: Array, y: Array, seed: Array) -> Array:
   """Hashes integer coordinates to uint32, at low cost per pixel."""
@@ -89,13 +95,6 @@ class Canvas:
     for material, share in mix:
       self.planes[material] = self.planes[material] + seen * share
     self.clear = self.clear - seen
-
-
-# Kinds of texture; a block is a yoke over the chest, a print is on the chest.
-PLAIN, STRIPES, COLUMNS, CHECKS, BLOCK, PRINT = range(6)
-NO_BAG, BACKPACK, SHOULDER_BAG, HAND_BAG = range(4)
-NO_HAT, CAP, BEANIE = range(3)
-_BRIGHTNESS = {1.0: 0.95, -1.0: 0.75}  # of the near and the far limbs
 
 
 class Light(NamedTuple):

@@ -36,6 +36,9 @@ DOMAIN_NAMES = appearance.DOMAIN_NAMES
 MODALITIES = ('visible', 'infrared')
 _WHERE = 'synthetic.generate'
 _BATCH = 64  # images rendered at once, few enough to stay in cache
+# Domains of the contact sheet, those of the preset `synthetic`.
+SHEET_DOMAINS = ('plaza', 'campus', 'station', 'mall')
+_GAP, _MARGIN, _HEAD, _SIZE = 10, 104, 48, 18  # of the sheet, pixels
 
 
 class Sample(NamedTuple):
@@ -44,36 +47,6 @@ class Sample(NamedTuple):
   images: UInt8[np.ndarray, 'M H W 3']
   identities: Int32[np.ndarray, ' M']
   cameras: Int32[np.ndarray, ' M']
-
-
-# Sampling and rendering are two programs. In one program the compiler would
-# fuse the draws into the pixels and draw the random numbers for each of them.
-@functools.partial(jax.jit, static_argnames=('world', 'shift'))
-def _sample_batch(
-  seed, modality, brightness_correlation, *ids, world, shift=''
-):
-  sample = functools.partial(
-    world.sample,
-    jax.random.key(seed),
-    modality=modality,
-    brightness_correlation=brightness_correlation,
-    shift=shift,
-  )
-  return jax.vmap(sample)(*ids)
-
-
-@jax.jit
-def _spread_batch(scenes, factor):
-  person, camera, shot, infrared = scenes
-  return person, appearance.spread(camera, factor), shot, infrared
-
-
-@functools.partial(jax.jit, static_argnames=('view', 'height', 'width'))
-def _photograph_batch(scenes, *, view, height, width):
-  def photograph(scene):
-    return imaging.photograph(view, *scene, height=height, width=width)
-
-  return jax.vmap(photograph)(scenes)
 
 
 def generate(
@@ -180,21 +153,42 @@ def _rendered(
   return images
 
 
+# Sampling and rendering are two programs. In one program the compiler would
+# fuse the draws into the pixels and draw the random numbers for each of them.
+@functools.partial(jax.jit, static_argnames=('world', 'shift'))
+def _sample_batch(
+  seed, modality, brightness_correlation, *ids, world, shift=''
+):
+  sample = functools.partial(
+    world.sample,
+    jax.random.key(seed),
+    modality=modality,
+    brightness_correlation=brightness_correlation,
+    shift=shift,
+  )
+  return jax.vmap(sample)(*ids)
+
+
+@jax.jit
+def _spread_batch(scenes, factor):
+  person, camera, shot, infrared = scenes
+  return person, appearance.spread(camera, factor), shot, infrared
+
+
+@functools.partial(jax.jit, static_argnames=('view', 'height', 'width'))
+def _photograph_batch(scenes, *, view, height, width):
+  def photograph(scene):
+    return imaging.photograph(view, *scene, height=height, width=width)
+
+  return jax.vmap(photograph)(scenes)
+
+
 def _check(floor: int, **arguments: int) -> None:
   for name, value in arguments.items():
     if not isinstance(value, int | np.integer) or not floor <= value < 2**31:
       raise errors.ConfigError(
         f'{name}={value!r}', _WHERE, f'a whole number from {floor} up'
       )
-
-
-SHEET_DOMAINS = (
-  'plaza',
-  'campus',
-  'station',
-  'mall',
-)  # of the preset `synthetic`
-_GAP, _MARGIN, _HEAD, _SIZE = 10, 104, 48, 18  # pixels
 
 
 def write_contact_sheet(

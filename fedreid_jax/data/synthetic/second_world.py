@@ -59,6 +59,15 @@ _SHARES = _COLOURS[:, 4:].T / _COLOURS[:, 4:].sum(0)[:, None]  # [4, N]
 # The kind of each material of a person, SKIN .. HAT. Those of skin and hair are
 # not used, since `appearance` draws their colours.
 _KIND = np.array([TOPS] * 4 + [LEGWEAR] * 2 + [TOPS, SHOES, BAGS, TOPS])
+NUM_DRAWS = len(_RGB) + FAMILIES + 5 * 4 * PALETTE
+# Streams of the root key, other than the first four of `appearance`.
+DOMAIN, IDENTITY, CAMERA, SHOT = range(4, 8)
+# Exponents that reduce the differences between the cameras of a domain, and
+# between domains. Most garments are black, grey or white, so brightness tells
+# persons apart.
+OWN = 0.2
+COMMON = 0.75
+PROPS = 3  # an opening in the wall, a sign, a thing on the ground
 
 
 def shares(draws: Array, season: Array) -> Array:
@@ -73,9 +82,6 @@ def shares(draws: Array, season: Array) -> Array:
   wanted = (_SHARES @ _FAMILY) * (0.85 + 0.3 * size)
   weights = weights * ((wanted / (weights @ _FAMILY)) @ _FAMILY.T)
   return weights / weights.sum(axis=1, keepdims=True)
-
-
-NUM_DRAWS = len(_RGB) + FAMILIES + 5 * 4 * PALETTE
 
 
 def palette(draws: Array, season: Array) -> Array:
@@ -97,16 +103,6 @@ def choose(domain: Domain, material: Array | int, pick: Array) -> Array:
   """Colours `[..., 3]` of materials for uniform draws `[...]`."""
   kind = jnp.array(_KIND)[material]
   return domain.palette[kind, (pick * PALETTE).astype(jnp.int32)]
-
-
-# Streams of the root key, other than the first four of `appearance`.
-DOMAIN, IDENTITY, CAMERA, SHOT = range(4, 8)
-# Exponents that reduce the differences between the cameras of a domain, and
-# between domains. Most garments are black, grey or white, so brightness tells
-# persons apart.
-OWN = 0.2
-COMMON = 0.75
-PROPS = 3  # an opening in the wall, a sign, a thing on the ground
 
 
 def domain(key: Array, drawn: Domain, *ids: Array | int) -> Domain:

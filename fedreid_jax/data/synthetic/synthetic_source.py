@@ -1,11 +1,10 @@
 """The built-in synthetic images as domains for training and evaluation.
 
-A domain is `NAME[:option=value,...]`; the options are `identities`, `cameras`,
+A domain is `NAME[:option=value,...]`. The options are `identities`, `cameras`,
 `infrared` (cameras) and `shots`, with defaults in the configuration, and
-`shift`, one of `shifts.SHIFTS`; the images of `mall:shift=noise` are of the
-domain `mall+noise`, with the persons of mall. A
-retrieval test shows identities that are not trained on. A classification test
-shows later shots of training identities.
+`shift`, one of `shifts.SHIFTS`: `mall:shift=noise` is the domain `mall+noise`,
+with the persons of mall. A retrieval test shows identities that are not trained
+on. A classification test shows later shots of training identities.
 """
 
 import functools
@@ -24,27 +23,6 @@ from fedreid_jax.data.synthetic import photographs, shifts, worlds
 # run. At most 48 * 6 MiB = 288 MiB are kept, the most recently used ones.
 MAX_BYTES = 6 * 2**20  # of the images of one call
 MAX_CALLS = 48
-
-
-def kept_images(
-  domain: int, *counts: int, height: int, width: int, **options: Any
-) -> UInt8[np.ndarray, 'M H W 3']:
-  """Images of `photographs.generate`, in a read-only array."""
-  num_bytes = math.prod(counts) * height * width * 3
-  render = _kept if num_bytes <= MAX_BYTES else _rendered
-  return render(domain, *counts, height=height, width=width, **options)
-
-
-def _rendered(*sizes: int, **options: Any) -> UInt8[np.ndarray, 'M H W 3']:
-  found = photographs.generate(*sizes, **options).images
-  # Later calls return the same array.
-  found.setflags(write=False)
-  return found
-
-
-_kept = functools.lru_cache(MAX_CALLS)(_rendered)
-
-
 # The fields that determine the images, beside the sources.
 FIELDS = tuple(
   'source task targets public identities cameras infrared '
@@ -242,3 +220,22 @@ def _images(config, domain: Domain, first: int) -> Images:
     np.concatenate(c).astype(np.int32) for c in zip(*columns, strict=True)
   )
   return Images(domain.title, pixels, person, camera, kind)
+
+
+def kept_images(
+  domain: int, *counts: int, height: int, width: int, **options: Any
+) -> UInt8[np.ndarray, 'M H W 3']:
+  """Images of `photographs.generate`, in a read-only array."""
+  num_bytes = math.prod(counts) * height * width * 3
+  render = _kept if num_bytes <= MAX_BYTES else _rendered
+  return render(domain, *counts, height=height, width=width, **options)
+
+
+def _rendered(*sizes: int, **options: Any) -> UInt8[np.ndarray, 'M H W 3']:
+  found = photographs.generate(*sizes, **options).images
+  # Later calls return the same array.
+  found.setflags(write=False)
+  return found
+
+
+_kept = functools.lru_cache(MAX_CALLS)(_rendered)

@@ -18,23 +18,264 @@ from jaxtyping import Float
 
 from fedreid_jax.core.types import Array
 
-# Winograd's minimal filtering along the height of a 3x3 convolution.
-#
-# Lavin and Gray, "Fast algorithms for convolutional neural networks", F(4, 3):
-# four rows of the output need six products instead of twelve, both in the
-# convolution and in the gradient of its kernel. It runs along one axis only:
-# the rounding error is then near 1e-5 of the output, and the added rows are
-# contiguous.
+TILE = 4  # rows of the output that Winograd's method computes at a time
+# For fewer channels the transforms cost more than the products they save.
+WINOGRAD_CHANNELS = 32
 
-TILE = 4
+# PyTorch's default initialiser.
+uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
+kaiming_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
+Pads = tuple[tuple[int, int], tuple[int, int]]
 
 
-def convolve(
+def normal(mean: float, deviation: float) -> nn.initializers.Initializer:
+  """Returns an initialiser that draws from N(mean, deviation^2)."""
+  centred = nn.initializers.normal(deviation)
+
+  def init(key, shape, dtype=jnp.float32):
+    return mean + centred(key, shape, dtype)
+
+  return init
+
+
+class Conv(nn.Module):
+  """Convolves images with the same padding on both sides, as PyTorch does."""
+
+  features: int
+  kernel_size: tuple[int, int]
+  stride: int = 1
+  padding: int = 0  # zeros on each side of both axes
+  dilation: int = 1  # distance between the taps of both axes
+  use_bias: bool = False
+  dtype: Any = jnp.float32
+  param_dtype: Any = jnp.float32
+  kernel_init: Callable = kaiming_normal
+
+  @nn.compact
+  def __call__(
+    self, x: Float[Array, 'B H W ci']
+  ) -> Float[Array, 'B h w {self.features}']:
+    """Convolves maps."""
+    shape = (*self.kernel_size, x.shape[-1], self.features)
+    kernel = self.param('kernel', self.kernel_init, shape, self.param_dtype)
+    x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+    # A program may be lowered for another platform than the one that traces it.
+    y = lax.platform_dependent(
+      x,
+      kernel,
+      cpu=functools.partial(
+        on_cpu,
+        stride=self.stride,
+        padding=self.padding,
+        dilation=self.dilation,
+      ),
+      default=functools.partial(
+        plain,
+        stride=self.stride,
+        pads=both(self.padding),
+        dilation=self.dilation,
+      ),
+    )
+    if self.use_bias:
+      bias = self.param(
+        'bias', nn.initializers.zeros, (self.features,), self.param_dtype
+      )
+      y = y + bias.astype(self.dtype)
+    return y
+
+
+def on_cpu(
+  x: Float[Array, 'B H W ci'],
+  kernel: Float[Array, 'kh kw ci co'],
+  stride: int,
+  padding: int,
+  dilation: int,
+) -> Float[Array, 'B h w co']:
+  """Convolves by the method of this module that trains fastest on a CPU."""
+  size = kernel.shape[:2]
+  if size == (1, 1) and padding == 0:
+    return pointwise(x, kernel, stride)
+  # XLA runs convolutions of maps smaller than the kernel naively, too.
+  if _is_tiny(x, kernel, stride):
+    return unfolded(x, kernel, stride, both(padding), dilation)
+  if (
+    (*size, stride, padding, dilation) == (3, 3, 1, 1, 1)
+    and x.dtype == jnp.float32
+    and x.shape[1] % TILE == 0
+    and min(kernel.shape[2:]) >= WINOGRAD_CHANNELS
+  ):
+    return trained_by_winograd(x, kernel)
+  return canonical(x, kernel, stride, both(padding), dilation)
+
+
+def _is_tiny(x, kernel, stride: int) -> bool:
+  """Returns whether the input or output is smaller than the kernel."""
+  return any(
+    -(-extent // stride) < size
+    for extent, size in zip(x.shape[1:3], kernel.shape[:2], strict=True)
+  )
+
+
+def plain(
+  x: Float[Array, 'B H W ci'],
+  kernel: Float[Array, 'kh kw ci co'],
+  stride: int,
+  pads: Pads,
+  dilation: int = 1,
+) -> Float[Array, 'B h w co']:
+  """Convolves with gradients by XLA."""
+  return lax.conv_general_dilated(
+    x,
+    kernel,
+    (stride, stride),
+    pads,
+    rhs_dilation=(dilation, dilation),
+    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+  )
+
+
+def both(padding: int) -> Pads:
+  """The same padding on every side."""
+  return (padding, padding), (padding, padding)
+
+
+def pointwise(
+  x: Float[Array, 'B H W ci'], kernel: Float[Array, '1 1 ci co'], stride: int
+) -> Float[Array, 'B h w co']:
+  """Convolves 1x1 without padding, as one matrix product."""
+  x = x[:, ::stride, ::stride]
+  y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
+  return y.reshape(*x.shape[:3], -1)
+
+
+def unfolded(
+  x: Float[Array, 'B H W ci'],
+  kernel: Float[Array, 'kh kw ci co'],
+  stride: int,
+  pads: Pads,
+  dilation: int,
+) -> Float[Array, 'B h w co']:
+  """Convolves as one matrix product with the inputs of each output position."""
+  kh, kw, ci, co = kernel.shape
+  x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+  h, w = (
+    (x.shape[1 + axis] - (kernel.shape[axis] - 1) * dilation - 1) // stride + 1
+    for axis in (0, 1)
+  )
+
+  def seen(row, column):
+    i, j = row * dilation, column * dilation
+    rows = slice(i, i + (h - 1) * stride + 1, stride)
+    return x[:, rows, j : j + (w - 1) * stride + 1 : stride]
+
+  taps = [seen(row, column) for row in range(kh) for column in range(kw)]
+  columns = jnp.concatenate(taps, axis=-1).reshape(-1, kh * kw * ci)
+  return (columns @ kernel.reshape(-1, co)).reshape(-1, h, w, co)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def canonical(
+  x: Float[Array, 'B H W ci'],
+  kernel: Float[Array, 'kh kw ci co'],
+  stride: int,
+  pads: Pads,
+  dilation: int = 1,
+) -> Float[Array, 'B h w co']:
+  """Computes `plain` with both gradients written as `b01f_01io->b01f`."""
+  return plain(x, kernel, stride, pads, dilation)
+
+
+def _canonical_forward(x, kernel, *static):
+  return plain(x, kernel, *static), (x, kernel)
+
+
+# Inside a `while` or `scan` XLA's CPU backend runs the kernel gradient that
+# autodiff writes (`f01b_i01o->01bf`) naively, 20 to 40 times slower than
+# outside. Both gradients are therefore written as `b01f_01io->b01f`.
+def _canonical_backward(stride, pads, dilation, residuals, dy):
+  x, kernel = residuals
+  return (
+    _input_gradient(x, kernel, dy, stride, pads, dilation),
+    _kernel_gradient(x, kernel, dy, stride, pads, dilation),
+  )
+
+
+canonical.defvjp(_canonical_forward, _canonical_backward)
+
+
+def _input_gradient(x, kernel, dy, stride, pads, dilation):
+  opposite = []
+  for axis in (0, 1):
+    reach = (kernel.shape[axis] - 1) * dilation
+    spread = (dy.shape[axis + 1] - 1) * stride + 1
+    low = reach - pads[axis][0]
+    opposite.append((low, x.shape[axis + 1] + reach - spread - low))
+  return lax.conv_general_dilated(
+    dy,
+    jnp.flip(kernel, (0, 1)).swapaxes(2, 3),
+    (1, 1),
+    opposite,
+    lhs_dilation=(stride, stride),
+    rhs_dilation=(dilation, dilation),
+    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+  )
+
+
+def _kernel_gradient(x, kernel, dy, stride, pads, dilation):
+  # Channels take the place of samples, and the taps that of positions: a
+  # convolution of the images with the output's gradient as its kernel.
+  exact = []
+  for axis in (0, 1):
+    reach = (kernel.shape[axis] - 1) * dilation
+    spread = (dy.shape[axis + 1] - 1) * stride + 1
+    low = pads[axis][0]
+    exact.append((low, reach + spread - x.shape[axis + 1] - low))
+  x, dy = x.transpose(3, 1, 2, 0), dy.transpose(1, 2, 0, 3)
+  gradient = plain(x, dy, dilation, (exact[0], exact[1]), stride)
+  return gradient.transpose(1, 2, 0, 3)
+
+
+@jax.custom_vjp
+def trained_by_winograd(
+  x: Float[Array, 'B H W ci'], kernel: Float[Array, '3 3 ci co']
+) -> Float[Array, 'B H W co']:
+  """Convolves 3x3 with stride 1 and padding 1, differentiated by Winograd."""
+  return plain(x, kernel, 1, both(1))
+
+
+def _winograd_forward(x, kernel):
+  def convolve_rows(rows, taps):
+    return canonical(rows, taps, 1, ((0, 0), (1, 1)))
+
+  y, kernel_vjp = jax.vjp(
+    lambda kernel: winograd(convolve_rows, x, kernel), kernel
+  )
+  return y, (x, kernel, kernel_vjp)
+
+
+def _winograd_backward(residuals, dy):
+  x, kernel, kernel_vjp = residuals
+  # The tiles of this gradient overlap, and their sum costs as much as the
+  # products save.
+  dx = _input_gradient(x, kernel, dy, 1, both(1), 1)
+  return dx, *kernel_vjp(dy)
+
+
+trained_by_winograd.defvjp(_winograd_forward, _winograd_backward)
+
+
+def winograd(
   convolve_rows: Callable[..., Any],
   x: Float[Array, 'B H W ci'],
   kernel: Float[Array, '3 3 ci co'],
 ) -> Float[Array, 'B H W co']:
-  """Convolves with stride 1 and padding 1 by Winograd's method.
+  """Convolves with stride 1 and padding 1 by Winograd's minimal filtering.
+
+  Lavin and Gray, "Fast algorithms for convolutional neural networks", F(4, 3):
+  four rows of the output need six products instead of twelve, both in the
+  convolution and in the gradient of its kernel. It runs along the height only:
+  the rounding error is then near 1e-5 of the output, and the added rows are
+  contiguous.
 
   Args:
     convolve_rows: convolves `[B, H, W, ci]` with `[1, 3, ci, co]`, with padding
@@ -86,251 +327,6 @@ def _combine(m):
     sum_1 + 4 * sum_2,
     difference_1 + 8 * difference_2 + m[5],
   ]
-
-
-Pads = tuple[tuple[int, int], tuple[int, int]]
-# For fewer channels the transforms cost more than the products they save.
-WINOGRAD_CHANNELS = 32
-
-# PyTorch's default initialiser.
-uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
-kaiming_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
-
-
-def normal(mean: float, deviation: float) -> nn.initializers.Initializer:
-  """Returns an initialiser that draws from N(mean, deviation^2)."""
-  centred = nn.initializers.normal(deviation)
-
-  def init(key, shape, dtype=jnp.float32):
-    return mean + centred(key, shape, dtype)
-
-  return init
-
-
-def both(padding: int) -> Pads:
-  """The same padding on every side."""
-  return (padding, padding), (padding, padding)
-
-
-def plain(
-  x: Float[Array, 'B H W ci'],
-  kernel: Float[Array, 'kh kw ci co'],
-  stride: int,
-  pads: Pads,
-  dilation: int = 1,
-) -> Float[Array, 'B h w co']:
-  """Convolves with gradients by XLA."""
-  return lax.conv_general_dilated(
-    x,
-    kernel,
-    (stride, stride),
-    pads,
-    rhs_dilation=(dilation, dilation),
-    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
-  )
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def canonical(
-  x: Float[Array, 'B H W ci'],
-  kernel: Float[Array, 'kh kw ci co'],
-  stride: int,
-  pads: Pads,
-  dilation: int = 1,
-) -> Float[Array, 'B h w co']:
-  """Computes `plain` with both gradients written as `b01f_01io->b01f`."""
-  return plain(x, kernel, stride, pads, dilation)
-
-
-def _canonical_forward(x, kernel, *static):
-  return plain(x, kernel, *static), (x, kernel)
-
-
-# Inside a `while` or `scan` XLA's CPU backend runs the kernel gradient that
-# autodiff writes (`f01b_i01o->01bf`) naively, 20 to 40 times slower than
-# outside. Both gradients are therefore written as `b01f_01io->b01f`.
-def _canonical_backward(stride, pads, dilation, residuals, dy):
-  x, kernel = residuals
-  return (
-    _input_gradient(x, kernel, dy, stride, pads, dilation),
-    _kernel_gradient(x, kernel, dy, stride, pads, dilation),
-  )
-
-
-def _input_gradient(x, kernel, dy, stride, pads, dilation):
-  opposite = []
-  for axis in (0, 1):
-    reach = (kernel.shape[axis] - 1) * dilation
-    spread = (dy.shape[axis + 1] - 1) * stride + 1
-    low = reach - pads[axis][0]
-    opposite.append((low, x.shape[axis + 1] + reach - spread - low))
-  return lax.conv_general_dilated(
-    dy,
-    jnp.flip(kernel, (0, 1)).swapaxes(2, 3),
-    (1, 1),
-    opposite,
-    lhs_dilation=(stride, stride),
-    rhs_dilation=(dilation, dilation),
-    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
-  )
-
-
-def _kernel_gradient(x, kernel, dy, stride, pads, dilation):
-  # Channels take the place of samples, and the taps that of positions: a
-  # convolution of the images with the output's gradient as its kernel.
-  exact = []
-  for axis in (0, 1):
-    reach = (kernel.shape[axis] - 1) * dilation
-    spread = (dy.shape[axis + 1] - 1) * stride + 1
-    low = pads[axis][0]
-    exact.append((low, reach + spread - x.shape[axis + 1] - low))
-  x, dy = x.transpose(3, 1, 2, 0), dy.transpose(1, 2, 0, 3)
-  gradient = plain(x, dy, dilation, (exact[0], exact[1]), stride)
-  return gradient.transpose(1, 2, 0, 3)
-
-
-canonical.defvjp(_canonical_forward, _canonical_backward)
-
-
-@jax.custom_vjp
-def trained_by_winograd(
-  x: Float[Array, 'B H W ci'], kernel: Float[Array, '3 3 ci co']
-) -> Float[Array, 'B H W co']:
-  """Convolves 3x3 with stride 1 and padding 1, differentiated by Winograd."""
-  return plain(x, kernel, 1, both(1))
-
-
-def _winograd_forward(x, kernel):
-  def convolve_rows(rows, taps):
-    return canonical(rows, taps, 1, ((0, 0), (1, 1)))
-
-  y, kernel_vjp = jax.vjp(
-    lambda kernel: convolve(convolve_rows, x, kernel), kernel
-  )
-  return y, (x, kernel, kernel_vjp)
-
-
-def _winograd_backward(residuals, dy):
-  x, kernel, kernel_vjp = residuals
-  # The tiles of this gradient overlap, and their sum costs as much as the
-  # products save.
-  dx = _input_gradient(x, kernel, dy, 1, both(1), 1)
-  return dx, *kernel_vjp(dy)
-
-
-trained_by_winograd.defvjp(_winograd_forward, _winograd_backward)
-
-
-def pointwise(
-  x: Float[Array, 'B H W ci'], kernel: Float[Array, '1 1 ci co'], stride: int
-) -> Float[Array, 'B h w co']:
-  """Convolves 1x1 without padding, as one matrix product."""
-  x = x[:, ::stride, ::stride]
-  y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
-  return y.reshape(*x.shape[:3], -1)
-
-
-def unfolded(
-  x: Float[Array, 'B H W ci'],
-  kernel: Float[Array, 'kh kw ci co'],
-  stride: int,
-  pads: Pads,
-  dilation: int,
-) -> Float[Array, 'B h w co']:
-  """Convolves as one matrix product with the inputs of each output position."""
-  kh, kw, ci, co = kernel.shape
-  x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-  h, w = (
-    (x.shape[1 + axis] - (kernel.shape[axis] - 1) * dilation - 1) // stride + 1
-    for axis in (0, 1)
-  )
-
-  def seen(row, column):
-    i, j = row * dilation, column * dilation
-    rows = slice(i, i + (h - 1) * stride + 1, stride)
-    return x[:, rows, j : j + (w - 1) * stride + 1 : stride]
-
-  taps = [seen(row, column) for row in range(kh) for column in range(kw)]
-  columns = jnp.concatenate(taps, axis=-1).reshape(-1, kh * kw * ci)
-  return (columns @ kernel.reshape(-1, co)).reshape(-1, h, w, co)
-
-
-def _is_tiny(x, kernel, stride: int) -> bool:
-  """Returns whether the input or output is smaller than the kernel."""
-  return any(
-    -(-extent // stride) < size
-    for extent, size in zip(x.shape[1:3], kernel.shape[:2], strict=True)
-  )
-
-
-def on_cpu(
-  x: Float[Array, 'B H W ci'],
-  kernel: Float[Array, 'kh kw ci co'],
-  stride: int,
-  padding: int,
-  dilation: int,
-) -> Float[Array, 'B h w co']:
-  """Convolves by the method of this module that trains fastest on a CPU."""
-  size = kernel.shape[:2]
-  if size == (1, 1) and padding == 0:
-    return pointwise(x, kernel, stride)
-  # XLA runs convolutions of maps smaller than the kernel naively, too.
-  if _is_tiny(x, kernel, stride):
-    return unfolded(x, kernel, stride, both(padding), dilation)
-  if (
-    (*size, stride, padding, dilation) == (3, 3, 1, 1, 1)
-    and x.dtype == jnp.float32
-    and x.shape[1] % TILE == 0
-    and min(kernel.shape[2:]) >= WINOGRAD_CHANNELS
-  ):
-    return trained_by_winograd(x, kernel)
-  return canonical(x, kernel, stride, both(padding), dilation)
-
-
-class Conv(nn.Module):
-  """Convolves images with the same padding on both sides, as PyTorch does."""
-
-  features: int
-  kernel_size: tuple[int, int]
-  stride: int = 1
-  padding: int = 0  # zeros on each side of both axes
-  dilation: int = 1  # distance between the taps of both axes
-  use_bias: bool = False
-  dtype: Any = jnp.float32
-  param_dtype: Any = jnp.float32
-  kernel_init: Callable = kaiming_normal
-
-  @nn.compact
-  def __call__(
-    self, x: Float[Array, 'B H W ci']
-  ) -> Float[Array, 'B h w {self.features}']:
-    """Convolves maps."""
-    shape = (*self.kernel_size, x.shape[-1], self.features)
-    kernel = self.param('kernel', self.kernel_init, shape, self.param_dtype)
-    x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-    # A program may be lowered for another platform than the one that traces it.
-    y = lax.platform_dependent(
-      x,
-      kernel,
-      cpu=functools.partial(
-        on_cpu,
-        stride=self.stride,
-        padding=self.padding,
-        dilation=self.dilation,
-      ),
-      default=functools.partial(
-        plain,
-        stride=self.stride,
-        pads=both(self.padding),
-        dilation=self.dilation,
-      ),
-    )
-    if self.use_bias:
-      bias = self.param(
-        'bias', nn.initializers.zeros, (self.features,), self.param_dtype
-      )
-      y = y + bias.astype(self.dtype)
-    return y
 
 
 @jax.custom_vjp

@@ -284,7 +284,7 @@ class ClientFiles:
       [self._clients[k] for k in chosen],
       (rows[k] if k in rows else self[k] for k in chosen),
     )
-    # `write` is a generator: the list completes the segment before the index
+    # `_write` is a generator: the list completes the segment before the index
     # changes, so that a full disk leaves the store as it was.
     for client, (offset, digest) in zip(chosen, [*written], strict=True):
       self.index.segment[client] = segment

@@ -29,6 +29,20 @@ from fedreid_jax.method import optimizers
 from fedreid_jax.training import trackers
 from fedreid_jax.training.files import atomic, checkpoint, recorder, steps
 
+CONFIG, DESCRIBED = 'config.json', 'run.json'
+SECRET = 'secret'  # only of runs with draws that must not be guessed
+# In the order of writing, which `check` relies on; files of commands other than
+# train come last.
+WRITTEN = (
+  *(CONFIG, SECRET, 'splits-*.json', DESCRIBED),
+  *(recorder.METRICS, recorder.QUERIES, recorder.RESULTS),
+  recorder.CLIENTS,
+  *trackers.written(tuple(trackers.KINDS)),
+  *('evaluation-*.json', 'modality-gap-*.json', 'inversion*.json'),
+  *('audit-*.json', 'audit-*.png', 'audit-member-*'),
+)
+AGAIN = 'restore it from a copy, or start again with --restart'
+
 
 class Lock(contextlib.ExitStack):
   """A locked work directory, until it is closed or the process ends.
@@ -113,21 +127,6 @@ def _remove_empty(made: list[Path], before: os.stat_result) -> None:
     if made and os.path.samestat(os.stat(made[0]), before):
       for folder in made:
         folder.rmdir()
-
-
-CONFIG, DESCRIBED = 'config.json', 'run.json'
-SECRET = 'secret'  # only of runs with draws that must not be guessed
-# In the order of writing, which `check` relies on; files of commands other than
-# train come last.
-WRITTEN = (
-  *(CONFIG, SECRET, 'splits-*.json', DESCRIBED),
-  *(recorder.METRICS, recorder.QUERIES, recorder.RESULTS),
-  recorder.CLIENTS,
-  *trackers.written(tuple(trackers.KINDS)),
-  *('evaluation-*.json', 'modality-gap-*.json', 'inversion*.json'),
-  *('audit-*.json', 'audit-*.png', 'audit-member-*'),
-)
-AGAIN = 'restore it from a copy, or start again with --restart'
 
 
 def check(workdir: Path, resolved: Mapping[str, Any]) -> None:

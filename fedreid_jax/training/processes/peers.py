@@ -78,6 +78,9 @@ class _Joined:
 
 
 _joined: _Joined | None = None
+# Processes make the same calls in the same order, so that the number of a call
+# is its name at the coordination service.
+_calls = itertools.count()
 
 
 def parse(text: str) -> Place:
@@ -234,11 +237,6 @@ class Aborts:
       error = errors.InternalError('native code aborted', '', errors.REPORT)
     os.write(self._screen, f'{error.line()}\n'.encode())
     os._exit(error.exit_code)
-
-
-# Processes make the same calls in the same order, so that the number of a call
-# is its name at the coordination service.
-_calls = itertools.count()
 
 
 def require(what: str, inputs: Callable[[], Mapping[str, Any]]) -> None:

@@ -36,6 +36,12 @@ from fedreid_jax.training import build
 from fedreid_jax.training.files import recorder, run_files, run_secret
 from fedreid_jax.training.reports.monitor import Progress
 
+BEST = {'best_three': 3, 'best': 1}  # rounds of each kind
+FIRST = ('rank1', 'accuracy', 'mAP')  # metrics that judge rounds, by priority
+JUDGES = ('market1501', 'dukemtmc', 'cuhk03-np', 'msmt17')
+
+Entry = dict[str, Any]
+
 
 def describe(
   config,
@@ -234,13 +240,6 @@ def print_summary(
     record.say('best rounds were chosen on the targets, the last one was not')
   elif 'validation' in by:
     record.say('best rounds were chosen on held-out identities of the clients')
-
-
-BEST = {'best_three': 3, 'best': 1}  # rounds of each kind
-FIRST = ('rank1', 'accuracy', 'mAP')  # metrics that judge rounds, by priority
-JUDGES = ('market1501', 'dukemtmc', 'cuhk03-np', 'msmt17')
-
-Entry = dict[str, Any]
 
 
 def score(metrics: dict[str, float]) -> float:

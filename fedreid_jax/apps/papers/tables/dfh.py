@@ -1,6 +1,6 @@
 """The tables and claims of DFH: tables 1 to 5 and figures 3 and 4.
 
-fedreid table --table=dfh/table1 --preset=paper --root=DIR
+  fedreid table --table=dfh/table1 --preset=paper --root=DIR
 
 Figures 5 and 6 are pictures.
 """
