@@ -39,7 +39,7 @@ _MODALITY_GAP = flags.DEFINE_bool(
 
 
 def main(argv: list[str]) -> None:
-  """Prints results and writes `evaluation-STEP.json` in the work directory.
+  """Prints results and writes `evaluation-STEP-TARGETS.json`.
 
   With `--modality_gap` the file is `modality-gap-STEP.json`.
   """

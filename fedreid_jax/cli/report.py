@@ -28,6 +28,30 @@ _OUT = flags.DEFINE_string('out', '', 'File to write (default: report.html).')
 _CHECKPOINT = run.define_checkpoint()
 
 
+def main(argv: list[str]) -> None:
+  """Writes the page and prints its path."""
+
+  def body():
+    folders = run.given_workdirs()
+    out = Path(_OUT.value or folders[0] / 'report.html').expanduser()
+    if out.suffix != '.html':
+      raise errors.ConfigError(
+        f'no page {out.suffix!r}', str(out), 'give a name that ends in .html'
+      )
+    from fedreid_jax.figures import canvas, report_page
+    from fedreid_jax.training.files import atomic
+
+    # Before the runs are read, which takes longer.
+    canvas.new(1, 1)  # raises an error without Matplotlib
+    atomic.write_text(out, report_page.page(_labelled(folders)))
+    print(out)
+    run.next_step(
+      folders[0], 'search --workdir=DIR --gallery=FOLDER --query=IMAGE'
+    )
+
+  run.guarded(argv, body)
+
+
 def _labelled(folders: Sequence[Path]) -> list[Any]:
   """Groups runs whose configurations differ at most in the seed."""
   from fedreid_jax.figures import canvas, report_page
@@ -56,27 +80,3 @@ def _labelled(folders: Sequence[Path]) -> list[Any]:
     )
     for label, own in zip(labels, groups.values(), strict=True)
   ]
-
-
-def main(argv: list[str]) -> None:
-  """Writes the page and prints its path."""
-
-  def body():
-    folders = run.given_workdirs()
-    out = Path(_OUT.value or folders[0] / 'report.html').expanduser()
-    if out.suffix != '.html':
-      raise errors.ConfigError(
-        f'no page {out.suffix!r}', str(out), 'give a name that ends in .html'
-      )
-    from fedreid_jax.figures import canvas, report_page
-    from fedreid_jax.training.files import atomic
-
-    # Before the runs are read, which takes longer.
-    canvas.new(1, 1)  # raises an error without Matplotlib
-    atomic.write_text(out, report_page.page(_labelled(folders)))
-    print(out)
-    run.next_step(
-      folders[0], 'search --workdir=DIR --gallery=FOLDER --query=IMAGE'
-    )
-
-  run.guarded(argv, body)

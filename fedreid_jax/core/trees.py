@@ -11,6 +11,8 @@ from flax import traverse_util
 from fedreid_jax.core import patterns
 from fedreid_jax.core.types import Array, Flat, Leaf, Tree
 
+_T = TypeVar('_T')
+
 
 def flatten(tree: Tree) -> Flat:
   """Returns a nested dict of variables as one like `{'params/a/b': leaf}`."""
@@ -43,9 +45,6 @@ def digest(flat: Flat) -> str:
     found.update(f'{name} {value.dtype} {value.shape}\n'.encode())
     found.update(value.tobytes())
   return found.hexdigest()
-
-
-_T = TypeVar('_T')
 
 
 def zeros(shapes: Tree) -> Any:

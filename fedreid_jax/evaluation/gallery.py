@@ -84,16 +84,6 @@ class Gallery:
     self._sorted_ids = self._ids[self.by_identity]
     self.codes = np.unique(self._ids, return_inverse=True)[1]
 
-  def _hidden_from(self, camera: Label) -> Bool[np.ndarray, ' P']:
-    """Mask of the images hidden from all queries of a camera."""
-    # Few cameras have many queries, so the mask is computed once per camera.
-    if camera not in self._hidden:
-      places = [g for q, g in self._protocol.common_places if q == camera]
-      self._hidden[camera] = np.isin(self._cameras, places) | (
-        self._ids == self._protocol.junk_identity
-      )
-    return self._hidden[camera]
-
   def split(
     self, identity: Label, camera: Label
   ) -> tuple[Int64[np.ndarray, ' R'], Int64[np.ndarray, ' dropped']]:
@@ -114,6 +104,16 @@ class Gallery:
       same = self._cameras[own] == camera
       own, dropped = own[~same], np.append(dropped, own[same])
     return own, dropped
+
+  def _hidden_from(self, camera: Label) -> Bool[np.ndarray, ' P']:
+    """Mask of the images hidden from all queries of a camera."""
+    # Few cameras have many queries, so the mask is computed once per camera.
+    if camera not in self._hidden:
+      places = [g for q, g in self._protocol.common_places if q == camera]
+      self._hidden[camera] = np.isin(self._cameras, places) | (
+        self._ids == self._protocol.junk_identity
+      )
+    return self._hidden[camera]
 
 
 class Ranked(NamedTuple):

@@ -91,43 +91,6 @@ def draw(runs: Sequence[tuple[str, dict[str, Any]]], target: str = '') -> Any:
   return figure
 
 
-def _test_panel(axes: Any, lines: Mapping[str, Sequence[Curve]]) -> None:
-  for k, (label, curves) in enumerate(lines.items()):
-    _line_with_band(
-      axes,
-      curves,
-      0.2,
-      label=label,
-      color=canvas.COLOURS[k % len(canvas.COLOURS)],
-      linestyle=('-', '--', '-.', ':')[k % 4],
-      marker='osD^vPX*'[k % 8],
-      markersize=4,
-    )
-  _finish(axes)
-  axes.set_ylim(bottom=0)
-
-
-def _line_with_band(
-  axes: Any, curves: Sequence[Curve], alpha: float, **style: Any
-) -> None:
-  mean, spread = mean_and_spread(curves)
-  axes.plot(list(mean), list(mean.values()), **style)
-  axes.fill_between(
-    list(mean),
-    [mean[r] - spread[r] for r in mean],
-    [mean[r] + spread[r] for r in mean],
-    color=style['color'],
-    alpha=alpha,
-    linewidth=0,
-  )
-
-
-def _finish(axes: Any) -> None:
-  canvas.plain(axes)
-  axes.set_xlabel('round')
-  axes.xaxis.get_major_locator().set_params(integer=True)
-
-
 def of_clients(
   rounds: Sequence[dict[str, Any]], metric: str
 ) -> dict[str, Curve]:
@@ -170,3 +133,40 @@ def draw_losses(
     axes.set_ylabel('loss')
     axes.legend(fontsize=7, ncols=2)
   return figure
+
+
+def _test_panel(axes: Any, lines: Mapping[str, Sequence[Curve]]) -> None:
+  for k, (label, curves) in enumerate(lines.items()):
+    _line_with_band(
+      axes,
+      curves,
+      0.2,
+      label=label,
+      color=canvas.COLOURS[k % len(canvas.COLOURS)],
+      linestyle=('-', '--', '-.', ':')[k % 4],
+      marker='osD^vPX*'[k % 8],
+      markersize=4,
+    )
+  _finish(axes)
+  axes.set_ylim(bottom=0)
+
+
+def _line_with_band(
+  axes: Any, curves: Sequence[Curve], alpha: float, **style: Any
+) -> None:
+  mean, spread = mean_and_spread(curves)
+  axes.plot(list(mean), list(mean.values()), **style)
+  axes.fill_between(
+    list(mean),
+    [mean[r] - spread[r] for r in mean],
+    [mean[r] + spread[r] for r in mean],
+    color=style['color'],
+    alpha=alpha,
+    linewidth=0,
+  )
+
+
+def _finish(axes: Any) -> None:
+  canvas.plain(axes)
+  axes.set_xlabel('round')
+  axes.xaxis.get_major_locator().set_params(integer=True)

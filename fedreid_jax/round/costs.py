@@ -103,6 +103,29 @@ def of_round(
   return found
 
 
+def of_programs(
+  programs: Programs,
+  waves: Sequence[types.ClientTask],
+  sent: round_log.Bytes,
+) -> Costs:
+  """Returns the costs of a round.
+
+  Args:
+    waves: tasks of all lanes of each wave, on the host.
+  """
+  # XLA counts the body of every loop once, so that this is the cost of one step
+  # of one client.
+  counted: Any = programs.lowered[TRAINING].cost_analysis() or {}
+  memory = {name: _memory(one) for name, one in programs.compiled.items()}
+  return Costs(
+    steps=sum(int(tasks.num_steps.sum()) for tasks in waves),
+    images=sum(int(tasks.valid.sum()) for tasks in waves),
+    sent=sent,
+    memory={name: found for name, found in memory.items() if found},
+    flops=counted.get('flops'),
+  )
+
+
 def _of_clients(
   found: Programs,
   local: LocalRounds,
@@ -129,7 +152,7 @@ def _of_clients(
 
 
 def _joined(uploads: Folded, cohort: int, whole: NamedSharding) -> Folded:
-  """Returns the shapes of the uploads of all waves, as `waves.join` does."""
+  """Returns the shapes of the uploads of all waves, as `compiled.join` does."""
 
   def every(row: Any) -> Any:
     shape = (cohort, *row.shape[1:])
@@ -148,29 +171,6 @@ def _joined(uploads: Folded, cohort: int, whole: NamedSharding) -> Folded:
 
 def _shape(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def of_programs(
-  programs: Programs,
-  waves: Sequence[types.ClientTask],
-  sent: round_log.Bytes,
-) -> Costs:
-  """Returns the costs of a round.
-
-  Args:
-    waves: tasks of all lanes of each wave, on the host.
-  """
-  # XLA counts the body of every loop once, so that this is the cost of one step
-  # of one client.
-  counted: Any = programs.lowered[TRAINING].cost_analysis() or {}
-  memory = {name: _memory(one) for name, one in programs.compiled.items()}
-  return Costs(
-    steps=sum(int(tasks.num_steps.sum()) for tasks in waves),
-    images=sum(int(tasks.valid.sum()) for tasks in waves),
-    sent=sent,
-    memory={name: found for name, found in memory.items() if found},
-    flops=counted.get('flops'),
-  )
 
 
 def _memory(program: jax.stages.Compiled) -> Memory | None:

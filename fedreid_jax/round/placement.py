@@ -21,6 +21,8 @@ from jax.sharding import PartitionSpec as P
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Tree
 
+AXIS = 'clients'
+
 
 def put(tree: Tree, sharding: NamedSharding) -> Any:
   """Puts arrays of the host, which are equal in every process, on devices."""
@@ -71,9 +73,6 @@ def copies(tree: Tree, num: int) -> Any:
     return np.stack([leaf] * num)
 
   return jax.tree.map(stacked, tree)
-
-
-AXIS = 'clients'
 
 
 def make_mesh(num_devices: int | None = None) -> Mesh:

@@ -29,6 +29,8 @@ from fedreid_jax.method.component import Component, Property
 from fedreid_jax.training import build, named_models
 from fedreid_jax.training.files import run_files
 
+DFS: Property = 'domain_statistics'
+
 
 class LoadedRun(NamedTuple):
   """One model of a run with its training and test images.
@@ -171,9 +173,6 @@ def load(
     ),
     states=states,
   )
-
-
-DFS: Property = 'domain_statistics'
 
 
 def statistics_sender(run: LoadedRun) -> Component | None:

@@ -54,7 +54,7 @@ def _content(data: bytes) -> Any:
 
 
 class GridChannel:
-  """A `members.Channel` to the SuperNodes of a run."""
+  """A `terms.Channel` to the SuperNodes of a run."""
 
   def __init__(self, grid: Any):
     self._grid = grid

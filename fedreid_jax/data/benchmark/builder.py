@@ -68,6 +68,43 @@ def _config(options: Mapping[str, Any]) -> str:
   return re.sub(r'[^\w.]', '_', '-'.join(words).lower()) or 'default'
 
 
+def build(
+  dataset: Dataset,
+  root: Path,
+  out: Path,
+  options: Mapping[str, Any],
+  advance: Advance | None = None,
+) -> Hashes:
+  """Writes a data set under `out` and returns the hashes of its images.
+
+  Raises:
+    ConfigError: when tensorflow-datasets is not installed.
+    DataError: for files that are not as published.
+  """
+  target = folder(out, dataset, options)
+  # An interrupted build leaves its files under this name.
+  for leftover in target.parent.glob(f'incomplete.*_{VERSION}'):
+    shutil.rmtree(leftover, ignore_errors=True)
+  tfds = modules()
+  hashes: Hashes = {}
+  cls = _make(tfds, dataset, options, hashes, advance)
+  builder = cls(data_dir=str(out), file_format='array_record')
+  tfds.disable_progress_bar()
+  config = tfds.download.DownloadConfig(manual_dir=str(root))
+  try:
+    with (
+      tempfile.TemporaryDirectory() as downloads,  # nothing is downloaded
+      contextlib.redirect_stdout(io.StringIO()),  # prints the disk space
+    ):
+      builder.download_and_prepare(
+        download_dir=downloads, download_config=config
+      )
+  # tensorflow-datasets adds text to exceptions.
+  except errors.FedReIDError as error:
+    raise type(error)(error.what, error.where, error.fix) from error
+  return hashes
+
+
 def _make(
   tfds: Any,
   dataset: Dataset,
@@ -138,43 +175,6 @@ def _make(
     },
     skip_registration=True,  # a name may be used again with other options
   )
-
-
-def build(
-  dataset: Dataset,
-  root: Path,
-  out: Path,
-  options: Mapping[str, Any],
-  advance: Advance | None = None,
-) -> Hashes:
-  """Writes a data set under `out` and returns the hashes of its images.
-
-  Raises:
-    ConfigError: when tensorflow-datasets is not installed.
-    DataError: for files that are not as published.
-  """
-  target = folder(out, dataset, options)
-  # An interrupted build leaves its files under this name.
-  for leftover in target.parent.glob(f'incomplete.*_{VERSION}'):
-    shutil.rmtree(leftover, ignore_errors=True)
-  tfds = modules()
-  hashes: Hashes = {}
-  cls = _make(tfds, dataset, options, hashes, advance)
-  builder = cls(data_dir=str(out), file_format='array_record')
-  tfds.disable_progress_bar()
-  config = tfds.download.DownloadConfig(manual_dir=str(root))
-  try:
-    with (
-      tempfile.TemporaryDirectory() as downloads,  # nothing is downloaded
-      contextlib.redirect_stdout(io.StringIO()),  # prints the disk space
-    ):
-      builder.download_and_prepare(
-        download_dir=downloads, download_config=config
-      )
-  # tensorflow-datasets adds text to exceptions.
-  except errors.FedReIDError as error:
-    raise type(error)(error.what, error.where, error.fix) from error
-  return hashes
 
 
 def open_splits(built: Path) -> dict[str, Any]:

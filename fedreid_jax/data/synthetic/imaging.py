@@ -42,34 +42,19 @@ class View(NamedTuple):
   scenery: Callable[..., None]
 
 
-def _grid(height, width):
-  """Pixel centres in image heights: `[H, 1]`, `[1, W]` centred."""
-  y = (jnp.arange(height, dtype=jnp.float32) + 0.5) / height
-  x = (jnp.arange(width, dtype=jnp.float32) + 0.5 - width / 2) / height
-  return y[:, None], x[None, :]
-
-
-def _occluder(canvas, shot, x, y):
-  """Draws a post, a barrier or a passer-by before the person."""
-  place = shot.occluder_place - 0.5
-  post = jnp.abs(x - 0.35 * place) - 0.028
-  top = 0.62 + 0.25 * shot.occluder_place
-  beside = jnp.sign(place) * 0.17 + 0.16 * place
-  torso, _ = body.capsule(x, y, (beside, 0.24), (beside, 0.5), 0.085, 0.07)
-  legs, _ = body.capsule(
-    x, y, (beside, 0.5), (beside - 0.05 * jnp.sign(place), 1.0), 0.07, 0.03
-  )
-  skull = body.ellipse(x, y, (beside, 0.1), 0.048, 0.064)
-  distance = jnp.select(
-    [shot.occluder == 1, shot.occluder == 2, shot.occluder == 3],
-    [post, top - y, jnp.minimum(jnp.minimum(torso, legs), skull)],
-    1.0,
-  )
-  bars = 0.55 + 0.45 * body.wave(x * 14.0, 0.07, canvas.pixel)
-  cover = canvas.cover(distance) * jnp.where(shot.occluder == 2, bars, 1.0)
-  worn = jnp.where((y < 0.16) | (y > 0.52), 0.45, 0.9)
-  shade = jnp.where(shot.occluder == 3, worn, 0.7 + 0.25 * y)
-  canvas.lay(cover, (appearance.OCCLUDER, shade))
+def photograph(
+  view: View,
+  person: appearance.Identity,
+  camera: appearance.Camera,
+  shot: appearance.Shot,
+  infrared: Bool[Array, ''],
+  *,
+  height: int,
+  width: int,
+) -> UInt8[Array, '{height} {width} 3']:
+  """Renders a person seen by a camera; infrared channels are equal."""
+  planes = _picture(view, person, camera, shot, height, width, infrared)
+  return _develop(planes, camera, shot, infrared)
 
 
 def _picture(
@@ -154,16 +139,31 @@ def _develop(
   return (jnp.clip(image, 0, 1) * 255 + 0.5).astype(jnp.uint8)
 
 
-def photograph(
-  view: View,
-  person: appearance.Identity,
-  camera: appearance.Camera,
-  shot: appearance.Shot,
-  infrared: Bool[Array, ''],
-  *,
-  height: int,
-  width: int,
-) -> UInt8[Array, '{height} {width} 3']:
-  """Renders a person seen by a camera; infrared channels are equal."""
-  planes = _picture(view, person, camera, shot, height, width, infrared)
-  return _develop(planes, camera, shot, infrared)
+def _grid(height, width):
+  """Pixel centres in image heights: `[H, 1]`, `[1, W]` centred."""
+  y = (jnp.arange(height, dtype=jnp.float32) + 0.5) / height
+  x = (jnp.arange(width, dtype=jnp.float32) + 0.5 - width / 2) / height
+  return y[:, None], x[None, :]
+
+
+def _occluder(canvas, shot, x, y):
+  """Draws a post, a barrier or a passer-by before the person."""
+  place = shot.occluder_place - 0.5
+  post = jnp.abs(x - 0.35 * place) - 0.028
+  top = 0.62 + 0.25 * shot.occluder_place
+  beside = jnp.sign(place) * 0.17 + 0.16 * place
+  torso, _ = body.capsule(x, y, (beside, 0.24), (beside, 0.5), 0.085, 0.07)
+  legs, _ = body.capsule(
+    x, y, (beside, 0.5), (beside - 0.05 * jnp.sign(place), 1.0), 0.07, 0.03
+  )
+  skull = body.ellipse(x, y, (beside, 0.1), 0.048, 0.064)
+  distance = jnp.select(
+    [shot.occluder == 1, shot.occluder == 2, shot.occluder == 3],
+    [post, top - y, jnp.minimum(jnp.minimum(torso, legs), skull)],
+    1.0,
+  )
+  bars = 0.55 + 0.45 * body.wave(x * 14.0, 0.07, canvas.pixel)
+  cover = canvas.cover(distance) * jnp.where(shot.occluder == 2, bars, 1.0)
+  worn = jnp.where((y < 0.16) | (y > 0.52), 0.45, 0.9)
+  shade = jnp.where(shot.occluder == 3, worn, 0.7 + 0.25 * y)
+  canvas.lay(cover, (appearance.OCCLUDER, shade))

@@ -24,6 +24,11 @@ from fedreid_jax.data.synthetic import (
 )
 from fedreid_jax.data.synthetic.imaging import Frame, View
 
+Scene = tuple[
+  appearance.Identity, appearance.Camera, appearance.Shot, Bool[Array, '']
+]
+
+
 # The view of the first version: a long background and loose crops.
 
 
@@ -86,11 +91,6 @@ def scenery(canvas, camera, shot, frame: Frame) -> None:
 
 
 VIEW = View(frame, light, scenery)
-
-
-Scene = tuple[
-  appearance.Identity, appearance.Camera, appearance.Shot, Bool[Array, '']
-]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from fedreid_jax import errors
 
+RoundOf = Callable[[bytes], int | None]
+
 
 def write_text(path: Path, text: str) -> None:
   """Writes a file atomically."""
@@ -54,9 +56,6 @@ def check_writable(path: Path) -> None:
   with errors.on_disk(path):
     partial.touch()
     partial.unlink()
-
-
-RoundOf = Callable[[bytes], int | None]
 
 
 def read(path: Path, round_of: RoundOf) -> list[tuple[str, int | None]]:

@@ -11,6 +11,8 @@ import jax
 
 from fedreid_jax.data import cache
 
+_turn = threading.RLock()
+
 
 def prepare_jax(cores: int) -> None:
   """Sets the cache of programs and the number of CPU devices, one for a core.
@@ -81,9 +83,6 @@ def orbax_muted() -> Iterator[None]:
       _filter.users -= 1
       if not _filter.users:
         logger.removeFilter(_filter)
-
-
-_turn = threading.RLock()
 
 
 @contextlib.contextmanager

@@ -67,7 +67,7 @@ def _end(number: int) -> None:
   with contextlib.suppress(OSError, ValueError, AttributeError):
     if os.isatty(1):
       os.write(1, _SHOW_CURSOR)
-    os.write(sys.stderr.fileno(), line)  # of Python: aborts.py moves it off 2
+    os.write(sys.stderr.fileno(), line)  # of Python: `peers.Aborts` moves it
   os._exit(128 + number)
 
 

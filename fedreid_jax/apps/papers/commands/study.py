@@ -52,34 +52,6 @@ _SET = flags.DEFINE_multi_string(
 )
 
 
-def _chosen() -> list[Claim]:
-  names = list(CLAIMS)
-  if _CLAIMS.value not in ('', 'all'):
-    names = _CLAIMS.value.split(',')
-  for name in names:
-    if name not in CLAIMS:
-      raise errors.ConfigError(
-        f'no claim {name!r}', '--claims', f'one of {", ".join(CLAIMS)}'
-      )
-  found = [CLAIMS[name] for name in names]
-  return [claim for claim in found if claim.first or not _FIRST.value]
-
-
-def _print_list(chosen: list[Claim]) -> None:
-  from fedreid_jax.apps.papers import cells, study
-
-  for claim in chosen:
-    print(f'{claim.name:<20} {claim.source}: {claim.text}')
-  seeds = grid.seeds(_SEEDS.value)
-  planned = study.plan(chosen, seeds, Path(), _SET.value)
-  # Claims share runs: cells with the same folder count once.
-  runs = cells.take_shard(study.runs_of(planned), '')
-  print(
-    f'{errors.counted(len(chosen), "claim")}, '
-    f'{errors.counted(len(runs), "run")} with these seeds'
-  )
-
-
 def main(argv: list[str]) -> None:
   """Trains the runs of claims and prints the verdicts."""
 
@@ -123,3 +95,31 @@ def main(argv: list[str]) -> None:
       console_table.markdown(write())
 
   run.guarded(argv, body, with_jax=not _LIST.value)
+
+
+def _chosen() -> list[Claim]:
+  names = list(CLAIMS)
+  if _CLAIMS.value not in ('', 'all'):
+    names = _CLAIMS.value.split(',')
+  for name in names:
+    if name not in CLAIMS:
+      raise errors.ConfigError(
+        f'no claim {name!r}', '--claims', f'one of {", ".join(CLAIMS)}'
+      )
+  found = [CLAIMS[name] for name in names]
+  return [claim for claim in found if claim.first or not _FIRST.value]
+
+
+def _print_list(chosen: list[Claim]) -> None:
+  from fedreid_jax.apps.papers import cells, study
+
+  for claim in chosen:
+    print(f'{claim.name:<20} {claim.source}: {claim.text}')
+  seeds = grid.seeds(_SEEDS.value)
+  planned = study.plan(chosen, seeds, Path(), _SET.value)
+  # Claims share runs: cells with the same folder count once.
+  runs = cells.take_shard(study.runs_of(planned), '')
+  print(
+    f'{errors.counted(len(chosen), "claim")}, '
+    f'{errors.counted(len(runs), "run")} with these seeds'
+  )

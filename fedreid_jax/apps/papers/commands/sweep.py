@@ -55,36 +55,6 @@ _BASELINE = flags.DEFINE_string(
 )
 
 
-def _sweep() -> grid.Sweep:
-  ways = (run.FLAGS.config, _RECIPES.value, _SWEEP.value)
-  if sum(map(bool, ways)) != 1 or (run.FLAGS.config and _ARG.value):
-    raise errors.ConfigError(
-      'the sweep is given in no way or in several',
-      'command line',
-      'give --config, or --recipes and --arg, or --sweep',
-    )
-  sweep = grid.Sweep(', '.join(_RECIPES.value), _RECIPES.value, seeds=(0,))
-  if _SWEEP.value:
-    sweep = sweeps.SWEEPS.get(_SWEEP.value) or recipes.call(
-      _SWEEP.value, 'get_sweep'
-    )
-    if not isinstance(sweep, grid.Sweep):
-      raise errors.ConfigError(
-        'get_sweep() does not return a Sweep',
-        _SWEEP.value,
-        'return fedreid_jax.apps.papers.grid.Sweep',
-      )
-  given = {
-    'arg': _ARG.value,
-    'grid': _GRID.value and grid.parse(_GRID.value),
-    'seeds': _SEEDS.value and grid.seeds(_SEEDS.value),
-    'baseline': _BASELINE.value,
-    'trials': _TRIALS.value,
-  }
-  changed = {name: value for name, value in given.items() if value}
-  return dataclasses.replace(sweep, **changed)
-
-
 def main(argv: list[str]) -> None:
   """Trains the runs of all cells and prints the table."""
 
@@ -120,3 +90,33 @@ def main(argv: list[str]) -> None:
     run.next_step(folder, 'visualize --workdir=DIR --what=curves')
 
   run.guarded(argv, body)
+
+
+def _sweep() -> grid.Sweep:
+  ways = (run.FLAGS.config, _RECIPES.value, _SWEEP.value)
+  if sum(map(bool, ways)) != 1 or (run.FLAGS.config and _ARG.value):
+    raise errors.ConfigError(
+      'the sweep is given in no way or in several',
+      'command line',
+      'give --config, or --recipes and --arg, or --sweep',
+    )
+  sweep = grid.Sweep(', '.join(_RECIPES.value), _RECIPES.value, seeds=(0,))
+  if _SWEEP.value:
+    sweep = sweeps.SWEEPS.get(_SWEEP.value) or recipes.call(
+      _SWEEP.value, 'get_sweep'
+    )
+    if not isinstance(sweep, grid.Sweep):
+      raise errors.ConfigError(
+        'get_sweep() does not return a Sweep',
+        _SWEEP.value,
+        'return fedreid_jax.apps.papers.grid.Sweep',
+      )
+  given = {
+    'arg': _ARG.value,
+    'grid': _GRID.value and grid.parse(_GRID.value),
+    'seeds': _SEEDS.value and grid.seeds(_SEEDS.value),
+    'baseline': _BASELINE.value,
+    'trials': _TRIALS.value,
+  }
+  changed = {name: value for name, value in given.items() if value}
+  return dataclasses.replace(sweep, **changed)

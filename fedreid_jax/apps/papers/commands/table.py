@@ -43,6 +43,46 @@ _SET = flags.DEFINE_multi_string(
 )
 
 
+def main(argv: list[str]) -> None:
+  """Trains the runs of a table and prints it."""
+
+  def body():
+    if _LIST.value:
+      return _list()
+    if run.FLAGS.config:
+      raise errors.ConfigError(
+        'a table has its own recipes', '--config', 'use --set=KEY=VALUE'
+      )
+    if _TABLE.value not in TABLES:
+      new = renamed.table(_TABLE.value or '')
+      raise errors.ConfigError(
+        f'no table {_TABLE.value!r}',
+        '--table',
+        f'renamed to {new}' if new else 'see --list',
+      )
+    table = TABLES[_TABLE.value]
+    folder = Path('runs', 'tables').absolute()
+    if run.FLAGS.workdir:
+      folder = run.workdir()
+    # Each preset and selection of rows is written to separate files.
+    words = '-'.join(filter(None, (table.id, _PRESET.value, _ONLY.value)))
+    from fedreid_jax.apps.papers import runner
+    from fedreid_jax.training import loop
+
+    runner.run(
+      _cells(table, folder),
+      folder / re.sub(r'[^\w/.+-]+', '_', words),
+      functools.partial(loop.train, verbose=run.workers() == 1),
+      title=_title(table),
+      shard=_SHARD.value,
+      num_workers=run.workers(),
+      baseline=table.baseline,
+      annotate=lambda lines: declare.annotate(table, _PRESET.value, lines),
+    )
+
+  run.guarded(argv, body, with_jax=not _LIST.value)
+
+
 def _list() -> None:
   for table in TABLES.values():
     if _TABLE.value not in (None, table.id):
@@ -89,43 +129,3 @@ def _cells(table: declare.Table, folder: Path) -> list[Any]:
       found.append(make_cell(row.label, config, folder, {}))
       folders.setdefault((row.label, config.seed), found[-1].workdir)
   return found
-
-
-def main(argv: list[str]) -> None:
-  """Trains the runs of a table and prints it."""
-
-  def body():
-    if _LIST.value:
-      return _list()
-    if run.FLAGS.config:
-      raise errors.ConfigError(
-        'a table has its own recipes', '--config', 'use --set=KEY=VALUE'
-      )
-    if _TABLE.value not in TABLES:
-      new = renamed.table(_TABLE.value or '')
-      raise errors.ConfigError(
-        f'no table {_TABLE.value!r}',
-        '--table',
-        f'renamed to {new}' if new else 'see --list',
-      )
-    table = TABLES[_TABLE.value]
-    folder = Path('runs', 'tables').absolute()
-    if run.FLAGS.workdir:
-      folder = run.workdir()
-    # Each preset and selection of rows is written to separate files.
-    words = '-'.join(filter(None, (table.id, _PRESET.value, _ONLY.value)))
-    from fedreid_jax.apps.papers import runner
-    from fedreid_jax.training import loop
-
-    runner.run(
-      _cells(table, folder),
-      folder / re.sub(r'[^\w/.+-]+', '_', words),
-      functools.partial(loop.train, verbose=run.workers() == 1),
-      title=_title(table),
-      shard=_SHARD.value,
-      num_workers=run.workers(),
-      baseline=table.baseline,
-      annotate=lambda lines: declare.annotate(table, _PRESET.value, lines),
-    )
-
-  run.guarded(argv, body, with_jax=not _LIST.value)
