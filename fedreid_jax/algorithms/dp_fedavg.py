@@ -138,7 +138,11 @@ class Scale(NamedTuple):
     return self.clients / BITS
 
   def on_update(self, adaptive: bool) -> float:
-    """The noise on the sum of updates, over the clip."""
+    """The noise on the sum of updates, over the clip.
+
+    Raises:
+      ConfigError: for too few clients to measure norms with this noise.
+    """
     if not (adaptive and self.noise):
       return self.noise
     # Inverse squares of noise over sensitivity add up. A bit b - 1/2 has the

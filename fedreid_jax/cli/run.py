@@ -131,7 +131,11 @@ def guarded(
 
 
 def config():
-  """Returns the validated configuration of the command line."""
+  """Returns the validated configuration of the command line.
+
+  Raises:
+    ConfigError: for no recipe, or a configuration that is not valid.
+  """
   if not _given:
     raise errors.ConfigError(
       'no configuration', 'command line', 'give --config=dfh'
@@ -147,7 +151,11 @@ def saved_config(folder: Path, changes: list[str]):
 
 
 def given_workdir() -> Path:
-  """Returns the work directory of the command line, which is required."""
+  """Returns the work directory of the command line.
+
+  Raises:
+    ConfigError: if there is none.
+  """
   if not _WORKDIR.value:
     raise errors.ConfigError(
       'no work directory', 'command line', 'give the --workdir of a run'
@@ -156,7 +164,11 @@ def given_workdir() -> Path:
 
 
 def given_workdirs() -> list[Path]:
-  """Returns the work directories of `--workdir=DIR,DIR`, which is required."""
+  """Returns the work directories of `--workdir=DIR,DIR`.
+
+  Raises:
+    ConfigError: if there is none.
+  """
   given_workdir()
   names = (_WORKDIR.value or '').split(',')
   return [Path(name).expanduser().absolute() for name in names]

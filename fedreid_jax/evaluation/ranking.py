@@ -112,7 +112,12 @@ def evaluate_blocks(
   seed: int,
   keep: Callable[[Scores], None] | None = None,
 ) -> dict[str, float | int]:
-  """Evaluates blocks as `evaluate_ranking`; `keep` receives the scores."""
+  """Evaluates blocks as `evaluate_ranking`; `keep` receives the scores.
+
+  Raises:
+    ConfigError: for an unknown protocol or a rank below 1.
+    DataError: if a distance is NaN, or no query is valid.
+  """
   rules = protocols.get(protocol)
   if any(rank < 1 for rank in ranks):
     raise errors.ConfigError(

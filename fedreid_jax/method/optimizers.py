@@ -59,6 +59,9 @@ def make(config: Any) -> Optimizer:
     config: fields `name`, `momentum`, `nesterov`, `weight_decay`,
       `lr_multipliers` (pairs of a regular expression and a factor; the first
       expression that matches a parameter's name applies).
+
+  Raises:
+    ConfigError: for an unknown `name`.
   """
   if config.name == 'sgd':
     return sgd(
@@ -217,6 +220,9 @@ def schedule(config: Any, rounds: int) -> Callable[[Array], Array]:
   Returns:
     `(round) -> lr`; the fractional part of `round` is the progress within the
     round.
+
+  Raises:
+    ConfigError: for an unknown `schedule`.
   """
   rounds = config.schedule_rounds or rounds
   if config.schedule == 'constant':

@@ -96,11 +96,19 @@ class LoadedRun(NamedTuple):
     return jax.jit(moments.merge)(none, found, client.labels, real)
 
   def client(self, name: str) -> ClientData:
-    """Returns a client, the first if the name is ''."""
+    """Returns a client, the first if the name is ''.
+
+    Raises:
+      ConfigError: for an unknown name.
+    """
     return _named(self.federation.clients, name, 'client', '--source')
 
   def target(self, name: str) -> Target:
-    """Returns a retrieval test, the first if the name is ''."""
+    """Returns a retrieval test, the first if the name is ''.
+
+    Raises:
+      ConfigError: for an unknown name, or a target of classification.
+    """
     target = _named(self.federation.targets, name, 'target', '--target')
     if target.task == 'classification':
       raise errors.ConfigError(

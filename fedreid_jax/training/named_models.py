@@ -48,7 +48,11 @@ def of(
 
 
 def choose(models: Mapping[str, Any], name: str) -> str:
-  """Returns the name of a model that exists, the first one for ''."""
+  """Returns the name of a model that exists, the first one for ''.
+
+  Raises:
+    ConfigError: for an unknown name, or without a model.
+  """
   if not models:
     raise errors.ConfigError(
       'the checkpoint has no model: its clients have not trained',

@@ -207,7 +207,12 @@ class Monitor:
   def check_loss(
     self, log: dict[str, Any], results: Callable[[], dict[str, Any]]
   ) -> None:
-    """Warns once of a diverging model."""
+    """Warns once of a diverging model.
+
+    Raises:
+      DivergedError: for a loss far above the first one; `results()` are written
+        before, without this round.
+    """
     metrics, state = log['metrics'], self._progress
     if 'loss' not in metrics:  # no client has a valid upload
       return
