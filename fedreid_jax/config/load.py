@@ -11,6 +11,7 @@ from fedreid_jax.config import parsing, recipes, renamed, schema, validation
 from fedreid_jax.core import plugins
 from fedreid_jax.core.options import Field
 from fedreid_jax.data.synthetic import versions
+from fedreid_jax.models import backbones
 
 # Fields that earlier runs of this edition have not saved; their defaults are
 # what those runs did.
@@ -130,7 +131,8 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   """Returns the configuration of a saved run after changes of fields.
 
   A run may lack the fields `LATER`, those of `LATER_GROUP` and the options of
-  methods that did not exist then. No run has the fields of `schema.reporting`.
+  methods and networks that did not exist then. No run has the fields of
+  `schema.reporting`.
 
   Raises:
     IntegrityError: a field is missing or unknown, or has a forbidden value.
@@ -180,8 +182,9 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
 def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
   """The absent fields that every run must have saved."""
   saved = {name.partition('.')[0] for name in flat}
-  unused = {*plugins.available(algorithms)} - saved
-  unused -= {*flat.get('components', ())}
+  built_in = plugins.available(algorithms) + plugins.available(backbones)
+  used = {*flat.get('components', ()), flat.get('model.name')}
+  unused = {*built_in} - saved - used
   return {
     name
     for name in absent

@@ -172,13 +172,17 @@ def test_a_changed_source_of_a_saved_run_is_that_of_a_recipe():
 def test_earlier_runs_did_what_they_say_and_lack_later_methods(arg):
   recipe = recipes.recipe('dfh', arg)
   earlier = json.loads(recipe.to_json_best_effort())
-  del earlier['data']['held_out'], earlier['data']['colour_as'], earlier['caj']
+  del earlier['data']['held_out'], earlier['data']['colour_as']
+  del earlier['caj'], earlier['osnet']
   config = load.from_json(earlier, [], 'config.json')
   converted = ('grey', 'inverted') if arg == 'omniglot' else ()
   assert config.data.colour_as == converted
   recipe.data.colour_as, recipe.data.held_out = converted, 0.0
   recipe.data.source = versions.of_file(recipe.data.source)
   assert config == recipe
+  named = {**earlier, 'model': {**earlier['model'], 'name': 'osnet'}}
+  with pytest.raises(errors.IntegrityError, match='has no osnet'):
+    load.from_json(named, [], 'config.json')
   del earlier['dfh']
   with pytest.raises(errors.IntegrityError, match='has no dfh'):
     load.from_json(earlier, [], 'config.json')
