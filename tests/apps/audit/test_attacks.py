@@ -371,6 +371,12 @@ def test_same_initial_weights(run, mine, theirs, same):
   assert attacks.same_initial_weights(made(**mine), made(**theirs)) is same
 
 
+def test_same_model(run):
+  assert attacks.same_model(run, run)
+  moved = {name: np.asarray(x) + 1 for name, x in run.variables.items()}
+  assert not attacks.same_model(run, run._replace(variables=moved))
+
+
 def colour(axes):
   return colors.to_hex(axes.spines['left'].get_edgecolor()).upper()
 
