@@ -1,0 +1,215 @@
+"""Vision transformers for persons, in the names of timm and TransReID.
+
+Dosovitskiy et al., "An image is worth 16x16 words" (ICLR 2021): patches of the
+image, a class token, learned positions, and blocks
+
+  x + attention(norm(x)),  then  x + mlp(norm(x)).
+
+He et al., "TransReID: transformer-based object re-identification" (ICCV 2021),
+let patches overlap (`stride` below the size of a patch). The feature is the
+normalised class token, so that pooling has one position to pool. There is no
+batch normalisation: clients share no running statistics.
+"""
+
+import dataclasses
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Bool, Float, Int
+
+from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array
+
+EPSILON = 1e-6
+
+
+class Size(NamedTuple):
+  """Size of a transformer."""
+
+  width: int
+  blocks: int
+  heads: int
+  patch: int = 16  # side in pixels
+
+
+SIZES = {
+  'tiny': Size(64, 4, 4, 8),  # for small images on a laptop
+  's16': Size(384, 12, 6),
+  'b16': Size(768, 12, 12),
+  'b14': Size(768, 12, 12, 14),  # of DINOv2
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of the transformer."""
+
+  size: Annotated[
+    Literal['tiny', 's16', 'b16', 'b14'], 'size of the network'
+  ] = 'tiny'
+  stride: Annotated[
+    int, Range(0), 'distance of patches in pixels; 0: side of a patch'
+  ] = 0
+  drop_path: Annotated[
+    float, Range(0, 1), 'largest probability that a block is skipped'
+  ] = 0.0
+  layer_scale: Annotated[
+    bool, 'whether branches have a learned scale, as those of DINOv2'
+  ] = False
+  pre_norm: Annotated[
+    bool, 'whether tokens are normalised before the blocks, as those of CLIP'
+  ] = False
+  quick_gelu: Annotated[
+    bool, "whether the activation is CLIP's x * sigmoid(1.702 x)"
+  ] = False
+
+
+def _norm(name: str, epsilon: float = EPSILON) -> nn.LayerNorm:
+  # Moments in float32; the fast variance loses its digits for a large mean.
+  return nn.LayerNorm(
+    epsilon, dtype=jnp.float32, use_fast_variance=False, name=name
+  )
+
+
+class Attention(nn.Module):
+  """Multi-head self-attention with one projection for q, k and v.
+
+  Attributes:
+    heads: number of heads.
+    dtype: type of the computation; the softmax is float32.
+  """
+
+  heads: int
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x: Float[Array, 'B T D']) -> Float[Array, 'B T D']:
+    """Attends between the tokens of an image."""
+    b, t, d = x.shape
+    qkv = nn.Dense(3 * d, dtype=self.dtype, kernel_init=_INIT, name='qkv')(x)
+    q, k, v = jnp.moveaxis(qkv.reshape(b, t, 3, self.heads, -1), 2, 0)
+    scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) * q.shape[-1] ** -0.5
+    weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(self.dtype)
+    y = jnp.einsum('bhqk,bkhd->bqhd', weights, v).reshape(b, t, d)
+    return nn.Dense(d, dtype=self.dtype, kernel_init=_INIT, name='proj')(y)
+
+
+_INIT = nn.initializers.truncated_normal(0.02)
+
+
+class Mlp(nn.Module):
+  """Two linear layers with a GELU between them, four times wider inside."""
+
+  quick_gelu: bool
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x: Float[Array, 'B T D']) -> Float[Array, 'B T D']:
+    """Maps each token."""
+    d = x.shape[-1]
+    y = nn.Dense(4 * d, dtype=self.dtype, kernel_init=_INIT, name='fc1')(x)
+    if self.quick_gelu:
+      y = y * nn.sigmoid(1.702 * y)
+    else:
+      y = nn.gelu(y, approximate=False)
+    return nn.Dense(d, dtype=self.dtype, kernel_init=_INIT, name='fc2')(y)
+
+
+class Block(nn.Module):
+  """Attention and a perceptron, each added to its input.
+
+  Attributes:
+    heads: heads of the attention.
+    skip: probability that a branch of an image is left out in training.
+    options: of the transformer.
+    dtype: type of the computation.
+  """
+
+  heads: int
+  skip: float
+  options: Options
+  dtype: Any
+
+  @nn.compact
+  def __call__(
+    self, x: Float[Array, 'B T D'], *, train: bool
+  ) -> Float[Array, 'B T D']:
+    """Maps the tokens of images."""
+
+    def added(x, branch: nn.Module, number: int):
+      y = branch(_norm(f'norm{number}')(x).astype(self.dtype))
+      if self.options.layer_scale:
+        scale = nn.initializers.constant(1e-5)
+        name = f'ls{number}_gamma'
+        y = y * self.param(name, scale, y.shape[-1:]).astype(self.dtype)
+      # Stochastic depth (Huang et al., ECCV 2016), by image. Without a key
+      # there is none, as for dropout.
+      if train and self.skip and self.has_rng('dropout'):
+        kept = jax.random.bernoulli(
+          self.make_rng('dropout'), 1 - self.skip, (x.shape[0], 1, 1)
+        )
+        y = jnp.where(kept, y / (1 - self.skip), 0)
+      return x + y.astype(x.dtype)
+
+    x = added(x, Attention(self.heads, self.dtype, name='attn'), 1)
+    return added(x, Mlp(self.options.quick_gelu, self.dtype, name='mlp'), 2)
+
+
+class ViT(nn.Module):
+  """Maps images to the class token, as a map of one position.
+
+  Attributes:
+    options: of the transformer.
+    dtype: type of the computation; the residual stream has it too.
+  """
+
+  options: Options = Options()
+  dtype: Any = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Float[Array, 'B H W ch'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+    modalities: Int[Array, ' B'] | None = None,
+    labels: Int[Array, ' B'] | None = None,
+  ) -> tuple[Float[Array, 'B 1 1 D'], dict]:
+    """Maps `[B, H, W, ch]` to (`[B, 1, 1, D]`, no extras)."""
+    del mask, modalities, labels
+    size = SIZES[self.options.size]
+    stride = self.options.stride or size.patch
+    x = nn.Conv(
+      size.width,
+      (size.patch, size.patch),
+      (stride, stride),
+      padding='VALID',
+      use_bias=not self.options.pre_norm,  # CLIP's patches have no bias
+      dtype=self.dtype,
+      kernel_init=_INIT,
+      name='patch_embed_proj',
+    )(x)
+    tokens = x.reshape(x.shape[0], -1, size.width)
+    token = self.param('cls_token', _INIT, (1, 1, size.width))
+    token = jnp.broadcast_to(token, (x.shape[0], 1, size.width))
+    tokens = jnp.concatenate([token.astype(tokens.dtype), tokens], axis=1)
+    positions = self.param('pos_embed', _INIT, (1, *tokens.shape[1:]))
+    tokens = tokens + positions.astype(tokens.dtype)
+    if self.options.pre_norm:
+      tokens = _norm('norm_pre', 1e-5)(tokens).astype(self.dtype)
+    skips = np.linspace(0, self.options.drop_path, size.blocks).tolist()
+    for i, skip in enumerate(skips):
+      block = Block(
+        size.heads, skip, self.options, self.dtype, name=f'blocks_{i}'
+      )
+      tokens = block(tokens, train=train)
+    return _norm('norm')(tokens[:, :1])[:, :, None], {}
+
+
+def make(config, options: Options = Options()) -> ViT:
+  """Returns a transformer that computes in `config.dtype`."""
+  return ViT(options, jnp.dtype(config.dtype))
