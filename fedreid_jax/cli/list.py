@@ -76,7 +76,8 @@ def data_set_entries() -> list[str]:
     lines = [f'{dataset.name}: {dataset.title}; {dataset.protocol}']
     for option, choices in dataset.options.items():
       lines.append(f'    {option}={"|".join(map(str, choices))}')
-    found.append('\n'.join([*lines, *filter(None, [f'    {dataset.note}'])]))
+    notes = [f'    {dataset.note}'] if dataset.note else []
+    found.append('\n'.join([*lines, *notes]))
   return found
 
 

@@ -218,9 +218,11 @@ def workdir() -> Path:
 
 
 def digest(chosen: Any) -> str:
-  """Returns eight hexadecimal digits that identify a configuration."""
-  identity = schema.identity(chosen).to_json_best_effort()
-  return hashlib.sha256(identity.encode()).hexdigest()[:8]
+  """Eight hexadecimal digits that identify a configuration."""
+  # Only fields that differ from their defaults, so that a later version with
+  # more methods finds the same folder.
+  changed = parsing.changed(schema.identity(chosen))
+  return hashlib.sha256(repr([*changed.items()]).encode()).hexdigest()[:8]
 
 
 def parse(default: str | None, argv: list[str]) -> list[str]:
