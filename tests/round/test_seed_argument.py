@@ -1,5 +1,7 @@
 """The seed is an argument of every program, not a constant in it."""
 
+import dataclasses
+
 import pytest
 import toy
 
@@ -26,9 +28,10 @@ def programs(config, clients, names):
     return call
 
   run = executor._run
-  executor._run = executor._local.run = run._replace(
+  executor._run = run._replace(
     **{n: kept(n, getattr(run, n)) for n in BEFORE + ROUND}
   )
+  executor._local = dataclasses.replace(executor._local, run=executor._run)
   server, _, _ = toy.run(executor, variables, 1)
   return texts, server.shared
 

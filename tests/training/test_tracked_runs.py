@@ -140,7 +140,7 @@ def test_a_round_of_many_clients_is_a_short_line(
 ):
   public = federation._replace(public=toy.toy_public())
   monkeypatch.setattr(build.load, 'load', lambda *_, **__: public)
-  monkeypatch.setattr(recorder, 'LARGEST', 3)
+  monkeypatch.setattr(recorder, 'LINES', 3)
   fedpav.rounds, fedpav.components = 1, ('fedpav', 'client_clustering')
   listener = Listener()
   results = fr.train(fedpav, tmp_path, callbacks=[listener])

@@ -43,7 +43,9 @@ def test_without_matplotlib_nothing_is_trained(words, tmp_path, monkeypatch):
   path = os.pathsep.join((str(tmp_path), str(commands.ROOT)))
   monkeypatch.setenv('PYTHONPATH', path)
   workdir = tmp_path / 'work'
-  code, _, err = commands.launch_program(*words, f'--workdir={workdir}')
+  # A fork would have the path of the tests.
+  process = commands.start_program(*words, f'--workdir={workdir}')
+  code, _, err = commands.finish(process)
   assert code == 2 and len(err.splitlines()) == 1
   assert 'Matplotlib is not installed' in err and not workdir.exists()
 
