@@ -5,7 +5,6 @@ any failure into one line on stderr and an exit code.
 """
 
 import difflib
-import hashlib
 import logging as standard_logging
 import math
 import os
@@ -222,7 +221,7 @@ def digest(chosen: Any) -> str:
   # Only fields that differ from their defaults, so that a later version with
   # more methods finds the same folder.
   changed = parsing.changed(schema.identity(chosen))
-  return hashlib.sha256(repr([*changed.items()]).encode()).hexdigest()[:8]
+  return parsing.digest([*changed.items()])
 
 
 def parse(default: str | None, argv: list[str]) -> list[str]:

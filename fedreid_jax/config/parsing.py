@@ -8,6 +8,7 @@ import ast
 import contextlib
 import difflib
 import functools
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_origin
 
@@ -41,6 +42,11 @@ def changed(config: Any) -> dict[str, Any]:
     for name, value in sorted(flatten(config).items())
     if name not in usual or usual[name] != value
   }
+
+
+def digest(identity: object) -> str:
+  """Eight hexadecimal digits of `repr(identity)`, for names of folders."""
+  return hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
 
 
 @functools.cache

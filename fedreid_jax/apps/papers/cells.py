@@ -1,6 +1,5 @@
 """Cells of a sweep: names of their folders, shards and results."""
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -53,9 +52,8 @@ def folder_name(
 ) -> str:
   """The words, cut at a length, and a digest of `repr(identity)`."""
   # Names that are cut or equal differ by their digests.
-  digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
   name = re.sub(r'[^\w.-]+', '_', '-'.join(filter(None, words)))[:length]
-  return f'{name}-{digest}'
+  return f'{name}-{parsing.digest(identity)}'
 
 
 def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:

@@ -124,55 +124,46 @@ CUHK01 = Dataset(
 )
 
 
-def _viper(root: Path) -> list[Record]:
-  # The archive also holds notes and links for MATLAB in other folders.
-  return [
-    Record(name, person, camera, 0, 'images')
-    for camera, folder in ((1, 'cam_a'), (2, 'cam_b'))
-    for name, person in layout.named(root, folder, r'(\d+)_\d+\.bmp')
-  ]
+def _pairs(pattern: str) -> Callable[[Path], list[Record]]:
+  """Reads `cam_a` and `cam_b`; the archives have notes or masks in others."""
+
+  def read(root: Path) -> list[Record]:
+    return [
+      Record(name, person, camera, 0, 'images')
+      for camera, folder in ((1, 'cam_a'), (2, 'cam_b'))
+      for name, person in layout.named(root, folder, pattern)
+    ]
+
+  return read
 
 
-def _write_viper(root: Path, photos: Photos) -> None:
-  for person in photos.people:
-    for camera, name in enumerate(
-      ('cam_a/{:03d}_0.bmp', 'cam_b/{:03d}_90.bmp')
-    ):
-      pixels = photos.visible[person, camera, 0]
-      pictures.save(root, name.format(person), pixels)
+def _write_pairs(*names: str, first: int = 0) -> Callable[[Path, Photos], None]:
+  """Writes an image by each camera; persons are numbered from `first`."""
+
+  def write(root: Path, photos: Photos) -> None:
+    for person in photos.people:
+      for camera, name in enumerate(names):
+        pixels = photos.visible[person, camera, 0]
+        pictures.save(root, name.format(person + first), pixels)
+
+  return write
 
 
 # Gray and Tao, ECCV 2008: `cam_a/000_45.bmp` is person and angle.
 VIPER = Dataset(
   name='viper',
   title='VIPeR',
-  read=_half(_viper, 632, 316),
+  read=_half(_pairs(r'(\d+)_\d+\.bmp'), 632, 316),
   counts={
     'images': {'images': Count(1264, 632, 2)},
     'half': divided((632, 316, 2), (316, 316, 1), (316, 316, 1)),
   },
   protocol='single_shot',
   page='the VIPeR page of D. Gray (University of California, Santa Cruz)',
-  miniature=_write_viper,
+  miniature=_write_pairs('cam_a/{:03d}_0.bmp', 'cam_b/{:03d}_90.bmp'),
   folders=('VIPeR', 'VIPeR.v1.0'),
   options=OPTIONS,
 )
-
-
-def _prid450s(root: Path) -> list[Record]:
-  # The archive also holds masks of persons in other folders.
-  return [
-    Record(name, person, camera, 0, 'images')
-    for camera, folder in ((1, 'cam_a'), (2, 'cam_b'))
-    for name, person in layout.named(root, folder, r'img_(\d+)\.png')
-  ]
-
-
-def _write_prid450s(root: Path, photos: Photos) -> None:
-  for person in photos.people:
-    for camera, folder in enumerate(('cam_a', 'cam_b')):
-      pixels = photos.visible[person, camera, 0]
-      pictures.save(root, f'{folder}/img_{person + 1:03d}.png', pixels)
 
 
 # Roth et al., "Mahalanobis distance learning for person re-identification",
@@ -180,14 +171,16 @@ def _write_prid450s(root: Path, photos: Photos) -> None:
 PRID450S = Dataset(
   name='prid450s',
   title='PRID 450S',
-  read=_half(_prid450s, 450, 225),
+  read=_half(_pairs(r'img_(\d+)\.png'), 450, 225),
   counts={
     'images': {'images': Count(900, 450, 2)},
     'half': divided((450, 225, 2), (225, 225, 1), (225, 225, 1)),
   },
   protocol='single_shot',
   page='the PRID 450S page of Graz University of Technology',
-  miniature=_write_prid450s,
+  miniature=_write_pairs(
+    'cam_a/img_{:03d}.png', 'cam_b/img_{:03d}.png', first=1
+  ),
   folders=('PRID_450S', 'PRID-450S'),
   options=OPTIONS,
 )

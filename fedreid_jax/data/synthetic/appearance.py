@@ -309,17 +309,23 @@ def sample_camera(
   )
 
 
+def recolour(camera: Camera, factor: Number) -> Camera:
+  """Multiplies the logarithms of gains, exposure and gamma, and the mixture."""
+  return camera._replace(
+    gain=camera.gain**factor,
+    exposure=camera.exposure**factor,
+    gamma=camera.gamma**factor,
+    mixing=jnp.minimum(camera.mixing * factor, 0.8),
+  )
+
+
 def spread(camera: Camera, factor: Number) -> Camera:
   """Multiplies the differences of a camera from others.
 
   The factor multiplies the logarithms of gains, exposure and gamma, and the
   mixture of channels. Noise and resolution change by its square root.
   """
-  return camera._replace(
-    gain=camera.gain**factor,
-    exposure=camera.exposure**factor,
-    gamma=camera.gamma**factor,
-    mixing=jnp.minimum(camera.mixing * factor, 0.8),
+  return recolour(camera, factor)._replace(
     lines=camera.lines / jnp.sqrt(factor),
     noise=camera.noise * jnp.sqrt(factor),
   )

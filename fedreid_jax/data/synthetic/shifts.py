@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance
+from fedreid_jax.data.synthetic import appearance, body
 from fedreid_jax.data.synthetic.appearance import Camera, Domain, Shot, between
 
 Shift = Literal[
@@ -62,17 +62,11 @@ def _uniform(seed: Array, salt: int) -> Array:
   bits = seed.astype(jnp.uint32) ^ jnp.uint32(salt * 0x9E3779B9 & 0xFFFFFFFF)
   for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
     bits = (bits ^ (bits >> shift)) * jnp.uint32(factor)
-  return ((bits ^ (bits >> 16)) >> 8).astype(jnp.float32) / 2**24
+  return body.unit(bits ^ (bits >> 16))
 
 
 def _colour(camera: Camera, shot: Shot, strength: float):
-  factor = 1 + strength
-  return camera._replace(
-    gain=camera.gain**factor,
-    exposure=camera.exposure**factor,
-    gamma=camera.gamma**factor,
-    mixing=jnp.minimum(camera.mixing * factor, 0.8),
-  ), shot
+  return appearance.recolour(camera, 1 + strength), shot
 
 
 def _resolution(camera: Camera, shot: Shot, strength: float):
