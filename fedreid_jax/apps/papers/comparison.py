@@ -72,41 +72,68 @@ def config(method: str, arg: str, seed: int) -> Any:
 
 
 def plan(
-  methods: Sequence[str], arg: str, seeds: Sequence[int], folder: Path
+  methods: Sequence[str],
+  args: Sequence[str],
+  seeds: Sequence[int],
+  folder: Path,
 ) -> list[Cell]:
-  """Makes a cell per seed and method; raises ConfigError for equal methods."""
-  if len({*methods}) < len(methods):
-    raise errors.ConfigError(
-      'a method is given twice', 'command line', 'give different methods'
-    )
+  """Makes a cell per seed, route and method; routes are named by numbers.
+
+  Raises:
+    ConfigError: for equal methods or routes, or as `config`.
+  """
+  for what, given in (('method', methods), ('route', args)):
+    if len({*given}) < len(given):
+      raise errors.ConfigError(
+        f'a {what} is given twice', 'command line', f'give different {what}s'
+      )
   # Seed by seed, so that pairs are complete early.
   return [
-    make_cell(method, config(method, arg, seed), folder, {})
+    make_cell(method, config(method, arg, seed), folder, {})._replace(
+      trial=str(number) if len(args) > 1 else ''
+    )
     for seed in seeds
+    for number, arg in enumerate(args, 1)
     for method in methods
   ]
 
 
-def compare(cells: Sequence[Cell], models: Models) -> list[Row]:
+def compare(
+  cells: Sequence[Cell], models: Models, patterns: Sequence[str] = ()
+) -> list[Row]:
   """The effects of all methods over the first one, the baseline.
 
+  Args:
+    cells: runs of `plan`; targets of all routes count alike.
+    patterns: regular expressions; each has a row with the mean over the targets
+      whose whole name it matches. Without any, each target has a row.
+
   Raises:
-    ConfigError: without such models or queries, or if queries differ.
+    ConfigError: without such models, queries or targets, or if queries differ.
   """
   baseline, *labels = dict.fromkeys(cell.label for cell in cells)
-  chosen = {(cell.label, cell.config.seed): cell for cell in cells}
+  trials = [*dict.fromkeys(cell.trial for cell in cells)]
+  chosen = {(cell.label, cell.config.seed, cell.trial): cell for cell in cells}
   # Only seeds whose runs have ended for all methods: all effects are of the
   # same seeds.
   seeds = sorted({cell.config.seed for cell in cells} - {*unfinished(cells)})
+
+  def queries(label: str, seed: int) -> study.Precision:
+    """Returns the queries of all routes."""
+    return {
+      f'{trial}: {target}' if trial else target: found
+      for trial in trials
+      for target, found in _precision(
+        chosen[label, seed, trial], models
+      ).items()
+    }
+
   rows = []
   for label in labels if seeds else ():
     pairs = [
-      tuple(
-        _precision(chosen[side, seed], models) for side in (label, baseline)
-      )
-      for seed in seeds
+      tuple(queries(side, seed) for side in (label, baseline)) for seed in seeds
     ]
-    rows += _rows(label, pairs)
+    rows += _rows(label, pairs, patterns)
   return rows
 
 
@@ -142,7 +169,9 @@ def _precision(cell: Cell, models: Models) -> study.Precision:
 
 
 def _rows(
-  label: str, pairs: Sequence[tuple[study.Precision, ...]]
+  label: str,
+  pairs: Sequence[tuple[study.Precision, ...]],
+  patterns: Sequence[str],
 ) -> list[Row]:
   # Differences are taken query by query, so the queries have to be the same.
   first = pairs[0][0]
@@ -154,11 +183,9 @@ def _rows(
         label,
         'give the methods the same data fields',
       )
-  groups = {target: [target] for target in first}
-  if len(first) > 1:
-    groups[ALL] = [*first]
   rows = []
-  for name, targets in groups.items():
+  routes = {target: target.rpartition(': ')[0] for target in first}
+  for name, targets in _groups([*first], patterns).items():
     differences = [
       {t: arm[t] - base[t] for t in targets} for arm, base in pairs
     ]
@@ -171,8 +198,37 @@ def _rows(
       for pair in pairs
     ]
     arm, base = (float(100 * mean) for mean in np.mean(means, axis=0))
-    rows.append(Row(label, name, base, arm, effects.effect(differences)))
+    found = effects.effect(differences, routes=routes)
+    rows.append(Row(label, name, base, arm, found))
   return rows
+
+
+def _groups(
+  targets: Sequence[str], patterns: Sequence[str]
+) -> dict[str, list[str]]:
+  """The targets of each row, by its name."""
+  if not patterns:
+    alone = {target: [target] for target in targets}
+    return alone | ({ALL: [*targets]} if len(targets) > 1 else {})
+  groups = {}
+  for pattern in patterns:
+    try:
+      groups[pattern] = [
+        t for t in targets if re.fullmatch(pattern, t.rpartition(': ')[2])
+      ]
+    except re.error as error:
+      raise errors.ConfigError(
+        f'{pattern!r} is not a pattern: {error}',
+        '--targets',
+        "try '.*[+]noise'",
+      ) from None
+    if not groups[pattern]:
+      raise errors.ConfigError(
+        f'no target matches {pattern!r}',
+        '--targets',
+        f'there are {", ".join(targets)}',
+      )
+  return groups
 
 
 def write(

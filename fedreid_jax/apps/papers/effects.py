@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 Verdict = Literal['supported', 'not supported', 'not resolved', 'no runs yet']
 Claimed = Literal['greater', 'equal']
@@ -130,6 +130,81 @@ def _of_targets(means: np.ndarray, routes: Sequence[str]) -> tuple[float, int]:
     if between > within * stats.f.ppf(POOLED, *free):
       return _of_mean(np.array([row.mean() for row in rows]))
   return _of_mean(means)
+
+
+class OfTarget(NamedTuple):
+  """The effect on one target, in mAP."""
+
+  raw: float  # mean over its queries and the seeds
+  mean: float  # drawn to the mean of all targets, see `by_target`
+  low: float
+  high: float
+
+  def text(self) -> str:
+    """Returns the mean with its interval."""
+    return f'{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]'
+
+
+def by_target(
+  differences: Sequence[Mapping[str, np.ndarray]],
+) -> dict[str, OfTarget]:
+  """Returns the effect on each of several targets, in a hierarchical model.
+
+  The effects t of the targets have a normal distribution of mean m and variance
+  v, and y[t], measured with the variance e[t], is normal around them. e is the
+  variance of the mean over queries plus that of the mean over seeds, which is
+  pooled over the targets. v is the estimate of Paule and Mandel (1982). The
+  posterior mean is m + b (y[t] - m) with b = v / (v + e[t]); its interval has
+  the uncertainty of m (Morris, 1983, without his factor for v). Targets whose
+  measurements are uncertain, like small clients, are drawn to the others most.
+
+  Args:
+    differences: as for `effect`.
+
+  Raises:
+    ValueError: for fewer than two targets.
+  """
+  names, seeds = sorted(differences[0]), len(differences)
+  if len(names) < 2:
+    raise ValueError('one target has no distribution of targets')
+  values = [100.0 * np.stack([own[n] for own in differences]) for n in names]
+  values = [x[:, ~np.isnan(x).any(axis=0)] for x in values]
+  cells = np.stack([x.mean(axis=1) for x in values], axis=1)  # [S, T]
+  y = cells.mean(axis=0)
+  e = np.array([_of_mean(x.mean(axis=0))[0] for x in values])
+  if seeds > 1:
+    e = e + cells.var(axis=0, ddof=1).mean() / seeds
+  v = _between(y, e)
+  weights = 1 / np.maximum(v + e, 1e-12)
+  m = float(np.average(y, weights=weights))
+  b = v / np.maximum(v + e, 1e-12)
+  own, common = b * e, (1 - b) ** 2 / weights.sum()
+  free = (own + common) ** 2 / np.maximum(
+    own**2 / max(len(names) * (seeds - 1), 1) + common**2 / (len(names) - 1),
+    1e-300,
+  )
+  means = m + b * (y - m)
+  half = stats.t.ppf(1 - ALPHA / 2, free) * (own + common) ** 0.5
+  return {
+    name: OfTarget(*map(float, row))
+    for name, *row in zip(
+      names, y, means, means - half, means + half, strict=True
+    )
+  }
+
+
+def _between(y: np.ndarray, e: np.ndarray) -> float:
+  """Returns v for which the weighted squares equal their expectation."""
+
+  def excess(v: float) -> float:
+    weights = 1 / np.maximum(v + e, 1e-12)
+    mean = np.average(y, weights=weights)
+    return float((weights * (y - mean) ** 2).sum() - (len(y) - 1))
+
+  if excess(0.0) <= 0:
+    return 0.0
+  most = len(y) * float(np.var(y, ddof=1)) + 1.0
+  return float(optimize.root_scalar(excess, bracket=(0.0, most)).root)
 
 
 def p_values(

@@ -22,6 +22,7 @@ COLUMNS = (
   *('claim', 'source', 'published', 'base', 'arm'),
   *('effect, mAP', 'detectable', 'verdict', 'verdict, Holm'),
 )
+BY_TARGET = 'claim', 'target', 'measured, mAP', 'hierarchical, mAP'
 
 
 class Trial(NamedTuple):
@@ -41,6 +42,7 @@ class Judged(NamedTuple):
   base: float  # the same for the base
   found: effects.Effect | None  # None without a finished seed
   verdict: effects.Verdict
+  targets: Mapping[str, effects.OfTarget]  # by 'route: target', if several
 
 
 def plan(
@@ -155,13 +157,15 @@ def judge(claim: Claim, trials: Sequence[Trial]) -> Judged:
     for name in own
     if name.rpartition(': ')[2] in claim.minus
   }
-  found = None
+  found, targets = None, {}
   if differences:
     routes = {name: name.rpartition(': ')[0] for name in differences[0]}
     found = effects.effect(differences, minus, routes)
+    if len(routes) > 1:
+      targets = effects.by_target(differences)
   arm, base = 100.0 * np.mean(means, axis=0) if means else (np.nan, np.nan)
   verdict = effects.verdict(found, claim.claimed, claim.margin)
-  return Judged(claim, float(arm), float(base), found, verdict)
+  return Judged(claim, float(arm), float(base), found, verdict, targets)
 
 
 def _mean(own: Precision) -> float:
@@ -170,14 +174,17 @@ def _mean(own: Precision) -> float:
 
 
 def write(path: Path, judged: Sequence[Judged]) -> str:
-  """Writes JSON, Markdown, which is returned, and a picture of any effects."""
+  """Writes JSON, Markdown, which is returned, and a picture of any effects.
+
+  `PATH_targets.md` has the effect on every target.
+  """
   holm = _corrected(judged)
   recorder.write_json(
     path.with_suffix('.json'),
     [_row(j) | {'corrected': holm[j.claim.name]} for j in judged],
   )
-  rows, bars = [], []
-  for claim, arm, base, found, verdict in judged:
+  rows, bars, by_target = [], [], []
+  for claim, arm, base, found, verdict, targets in judged:
     numbers = [''] * 4
     if found:
       numbers = [f'{base:.1f}', f'{arm:.1f}', *found.texts()]
@@ -187,7 +194,13 @@ def write(path: Path, judged: Sequence[Judged]) -> str:
     rows.append(
       [claim.text, claim.source, claim.published, *numbers, *verdicts]
     )
+    by_target += [
+      [claim.text, target, f'{one.raw:+.1f}', one.text()]
+      for target, one in targets.items()
+    ]
   figures.write_effects(bars, path.with_suffix('.png'), 'difference in mAP')
+  each = '\n'.join(report.markdown(BY_TARGET, by_target)) + '\n'
+  atomic.write_text(path.with_name(f'{path.stem}_targets.md'), each)
   text = '\n'.join(report.markdown(COLUMNS, rows)) + '\n'
   atomic.write_text(path.with_suffix('.md'), text)
   return text
@@ -213,4 +226,5 @@ def _row(one: Judged) -> dict[str, Any]:
   row |= {'claim': one.claim.name, 'verdict': one.verdict}
   if one.found:
     row |= {'arm': one.arm, 'base': one.base} | one.found._asdict()
+    row['by_target'] = {t: x._asdict() for t, x in one.targets.items()}
   return row

@@ -29,7 +29,7 @@ def finish(cell, shift, queries=40):
 
 
 def test_components_are_added_to_those_of_a_recipe(tmp_path):
-  planned = comparison.plan(METHODS, ARG, [0, 1], tmp_path)
+  planned = comparison.plan(METHODS, [ARG], [0, 1], tmp_path)
   assert [(c.label, c.config.seed) for c in planned] == [
     (method, seed) for seed in (0, 1) for method in METHODS
   ]
@@ -85,11 +85,11 @@ def test_comparisons_have_folders_of_their_own():
 )
 def test_methods_that_are_refused(tmp_path, methods, message):
   with pytest.raises(errors.ConfigError, match=message):
-    comparison.plan(methods, ARG, [0], tmp_path)
+    comparison.plan(methods, [ARG], [0], tmp_path)
 
 
 def test_effects_are_those_of_pairs(tmp_path):
-  planned = comparison.plan(METHODS, ARG, [0, 1, 2], tmp_path)
+  planned = comparison.plan(METHODS, [ARG], [0, 1, 2], tmp_path)
   assert comparison.compare(planned, 'global') == []
   for cell in planned[:4]:
     finish(cell, 0.02 * (cell.label != 'fedpav'))
@@ -114,7 +114,7 @@ def test_effects_are_those_of_pairs(tmp_path):
 
 def test_all_effects_are_of_the_seeds_that_all_methods_have(tmp_path):
   methods = (*METHODS, 'fedpav:local.epochs=2')
-  planned = comparison.plan(methods, ARG, [0, 1, 2], tmp_path)
+  planned = comparison.plan(methods, [ARG], [0, 1, 2], tmp_path)
   for cell in planned[:5]:  # seed 1 lacks the third method, seed 2 all
     finish(cell, 0.02 * (cell.label != 'fedpav') + 0.1 * cell.config.seed)
   rows = comparison.compare(planned, 'global')
@@ -136,7 +136,7 @@ def test_all_effects_are_of_the_seeds_that_all_methods_have(tmp_path):
 
 
 def test_runs_that_do_not_fit_together(tmp_path):
-  planned = comparison.plan(METHODS, ARG, [0], tmp_path)
+  planned = comparison.plan(METHODS, [ARG], [0], tmp_path)
   finish(planned[0], 0.0)
   finish(planned[1], 0.0, queries=30)
   with pytest.raises(errors.ConfigError, match='different targets or queries'):
@@ -148,3 +148,29 @@ def test_runs_that_do_not_fit_together(tmp_path):
   with pytest.raises(errors.ConfigError, match='ranks no queries'):
     comparison.compare(planned, 'global')
   assert cells.results(planned[0])
+
+
+def test_targets_of_all_routes_are_joined_by_patterns(tmp_path):
+  args = [ARG, f'{ARG},data.sources=("park",)']
+  planned = comparison.plan(METHODS, args, [0, 1], tmp_path)
+  assert len({cell.workdir for cell in planned}) == 8
+  for cell in planned[:-1]:
+    gain = 0.02 if cell.trial == '1' else 0.04
+    finish(cell, gain * (cell.label != 'fedpav'))
+  rows = comparison.compare(planned, 'global', ['ma.*', '[a-z]+'])
+  assert [row.target for row in rows] == ['ma.*', '[a-z]+']
+  mall, both = rows
+  assert (mall.found.seeds, mall.found.targets) == (1, 2)
+  assert mall.found.mean == pytest.approx(3.0)  # of 2 and 4
+  assert both.found.mean == pytest.approx(6.0)  # of 2, 6, 4 and 12
+  finish(planned[-1], 0.04)
+  alone = comparison.compare(planned, 'global')
+  assert [row.target for row in alone] == [
+    *('1: mall', '1: park', '2: mall', '2: park', comparison.ALL)
+  ]
+  assert alone[-1].found.mean == pytest.approx(6.0)
+  for pattern, message in (('(', 'not a pattern'), ('x', 'there are 1: mall')):
+    with pytest.raises(errors.ConfigError, match=message):
+      comparison.compare(planned, 'global', [pattern])
+  with pytest.raises(errors.ConfigError, match='a route is given twice'):
+    comparison.plan(METHODS, [ARG, ARG], [0], tmp_path)

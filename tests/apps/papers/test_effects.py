@@ -167,3 +167,39 @@ def test_a_family_of_claims_is_judged_more_strictly():
 def test_errors(own):
   with pytest.raises(ValueError, match='differences|targets'):
     effects.effect(own)
+
+
+def test_effects_of_targets_are_drawn_to_their_mean():
+  """Worked: y = 0 and 8, e = 4 of both seeds, v = 32 - 4, b = 7/8."""
+  cells = np.array([[-2.0, 6.0], [2.0, 10.0]])
+  low, high = effects.by_target(designed(cells)).values()
+  assert (low.raw, high.raw) == pytest.approx((0.0, 8.0))
+  assert (low.mean, high.mean) == pytest.approx((0.5, 7.5))
+  own, common = 7 / 8 * 4, (1 / 8) ** 2 * 32 / 2
+  free = (own + common) ** 2 / (own**2 / 2 + common**2)
+  half = stats.t.ppf(0.975, free) * (own + common) ** 0.5
+  assert (high.low, high.high) == pytest.approx((7.5 - half, 7.5 + half))
+
+
+def test_targets_that_differ_by_chance_have_the_common_mean():
+  cells = np.array([[-3.0, 5.0, 1.0], [5.0, -1.0, 2.0]])
+  found = effects.by_target(designed(cells))
+  assert {round(one.mean, 6) for one in found.values()} == {1.5}
+  with pytest.raises(ValueError, match='one target'):
+    effects.by_target(designed(cells[:, :1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('targets, seeds', [(3, 3), (9, 3), (9, 5)])
+@pytest.mark.parametrize('spread', [0, 3, 8])
+def test_intervals_of_targets_cover(targets, seeds, spread):
+  """95 % of the targets' own effects, on average over the targets."""
+  rng = np.random.default_rng([targets, seeds, spread])
+  covered = []
+  for _ in range(1000):
+    true = rng.normal(0, spread, targets)
+    cells = true + rng.normal(0, 3, (seeds, targets))
+    found = effects.by_target(designed(cells, 1)).values()
+    pairs = zip(found, true, strict=True)
+    covered += [one.low <= t <= one.high for one, t in pairs]
+  assert 91 <= 100 * np.mean(covered) <= 99

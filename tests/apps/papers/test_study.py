@@ -35,6 +35,10 @@ def test_a_claim_is_judged_by_the_seeds_that_both_arms_have(planned):
   assert (judged.arm, judged.base) == pytest.approx((40.0, 35.0))
   assert judged.found.mean == pytest.approx(5.0)
   assert (judged.found.seeds, judged.found.targets) == (2, 2)
+  raw = {target: one.raw for target, one in judged.targets.items()}
+  assert raw == pytest.approx(
+    {'plaza+campus: mall': 10.0, 'plaza+campus: park': 0.0}, abs=1e-6
+  )
 
 
 def test_without_runs_there_is_no_verdict(planned, tmp_path):
@@ -44,6 +48,7 @@ def test_without_runs_there_is_no_verdict(planned, tmp_path):
   text = study.write(tmp_path / 'claims', [judged])
   assert 'no runs yet' in text and '+9' in text
   assert json.loads((tmp_path / 'claims.json').read_text())[0]['claim'] == 'dfh'
+  assert len((tmp_path / 'claims_targets.md').read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,13 @@ smallest effect that an experiment of as many seeds and targets finds in 80 % of
 repetitions. An interval that contains zero decides nothing. A seed counts when
 its runs have ended for all methods.
 
+`--arg` may be given several times, for routes of different training domains;
+the effects are then over the targets of all routes. `--targets` joins targets
+by regular expressions, for example all that are shifted in one way:
+
+  fedreid compare fedpav dfh --targets='.*[+]noise' --targets='[a-z]+' \
+    --arg='trial,data.targets=("mall","park","mall:shift=noise")'
+
 `compare.md`, `compare.json` and `compare.png` in the work directory are written
 after every run. The default work directory is a folder of `runs/compared`,
 named after the methods and `--arg`. The same command resumes; `--shard=0/2` and
@@ -30,8 +37,8 @@ from fedreid_jax.apps.papers import grid
 from fedreid_jax.apps.papers.tables.declare import Models
 from fedreid_jax.cli import run
 
-_ARG = flags.DEFINE_string(
-  'arg', 'synthetic', 'PRESET[,FIELD=VALUE,...] of all methods.'
+_ARG = flags.DEFINE_multi_string(
+  'arg', ['synthetic'], 'PRESET[,FIELD=VALUE,...] of all methods; one a route.'
 )
 _SEEDS = flags.DEFINE_string('seeds', '0,1,2', 'Seeds of every method.')
 _MODELS = flags.DEFINE_enum(
@@ -40,6 +47,9 @@ _MODELS = flags.DEFINE_enum(
   list(typing.get_args(Models)),
   'Models of a run that are compared; `client` is the mean over the own models '
   'of the clients.',
+)
+_TARGETS = flags.DEFINE_multi_string(
+  'targets', [], 'Pattern of the names of targets whose mean has a row.'
 )
 _SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
 
@@ -67,7 +77,7 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.training.reports import console_table
 
     # Seeds are no part of the name: more of them continue a comparison.
-    name = cells.folder_name(methods, (*methods, _ARG.value), 60)
+    name = cells.folder_name(methods, (*methods, *_ARG.value), 60)
     folder = Path('runs', 'compared', name).absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
@@ -78,7 +88,7 @@ def main(argv: list[str]) -> None:
     chosen = typing.cast(Models, _MODELS.value)
 
     def write() -> tuple[list[comparison.Row], list[str]]:
-      rows = comparison.compare(planned, chosen)
+      rows = comparison.compare(planned, chosen, _TARGETS.value)
       left_out = comparison.unfinished(planned)
       comparison.write(folder / 'compare', methods[0], rows, left_out)
       return rows, comparison.said(left_out)

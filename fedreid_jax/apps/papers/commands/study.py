@@ -10,7 +10,9 @@ judged. The most important claims are tried first. `claims.md`, `claims.json`
 and `claims.png` in the work directory are written after every run. The same
 command resumes a study; `--shard=0/2` and `--shard=1/2` split the runs of one
 work directory between two processes, and `--workers=2` trains two runs at a
-time. The command needs fedreid_jax[viz].
+time. `--omniglot=FOLDS` tries the claims that have a meaning there on real
+handwriting, in the folds of `benchmarks.omniglot_folds`. The command needs
+fedreid_jax[viz].
 """
 
 import functools
@@ -20,6 +22,7 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import grid
+from fedreid_jax.apps.papers.tables import omniglot
 from fedreid_jax.apps.papers.tables.declare import Claim
 from fedreid_jax.apps.papers.tables.index import CLAIMS
 from fedreid_jax.cli import run
@@ -47,6 +50,9 @@ _LIST = flags.DEFINE_bool('list', False, 'Print the claims.')
 _FIRST = flags.DEFINE_bool('first', False, 'Only the main claims of a paper.')
 _SEEDS = flags.DEFINE_string('seeds', '0,1,2,3,4', 'Seeds of every arm.')
 _SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
+_OMNIGLOT = flags.DEFINE_string(
+  'omniglot', '', 'Folds of Omniglot, in place of rendered persons.'
+)
 _SET = flags.DEFINE_multi_string(
   'set', [], 'KEY=VALUE; changes a field in every run.'
 )
@@ -69,10 +75,12 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.training import loop
     from fedreid_jax.training.reports import console_table
 
-    folder = Path('runs', 'claims').absolute()
+    name = 'claims-omniglot' if _OMNIGLOT.value else 'claims'
+    folder = Path('runs', name).absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
     canvas.check(folder / 'claims.png')  # before the first run
+    by_name = {claim.name: claim for claim in chosen}
     planned = study.plan(chosen, grid.seeds(_SEEDS.value), folder, _SET.value)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -81,10 +89,10 @@ def main(argv: list[str]) -> None:
     @functools.cache
     def judge(name: str, ended: tuple[int, ...]) -> study.Judged:
       own = [trial for trial in planned[name] if trial.seed in ended]
-      return study.judge(CLAIMS[name], own)
+      return study.judge(by_name[name], own)
 
     def write() -> str:
-      judged = [judge(c.name, study.ended(planned[c.name])) for c in chosen]
+      judged = [judge(name, study.ended(planned[name])) for name in by_name]
       return study.write(folder / 'claims', judged)
 
     runs = cells.take_shard(study.runs_of(planned), _SHARD.value)
@@ -98,15 +106,18 @@ def main(argv: list[str]) -> None:
 
 
 def _chosen() -> list[Claim]:
-  names = list(CLAIMS)
+  known = CLAIMS
+  if _OMNIGLOT.value:
+    known = omniglot.claims(CLAIMS, Path(_OMNIGLOT.value))
+  names = list(known)
   if _CLAIMS.value not in ('', 'all'):
     names = _CLAIMS.value.split(',')
   for name in names:
-    if name not in CLAIMS:
+    if name not in known:
       raise errors.ConfigError(
-        f'no claim {name!r}', '--claims', f'one of {", ".join(CLAIMS)}'
+        f'no claim {name!r}', '--claims', f'one of {", ".join(known)}'
       )
-  found = [CLAIMS[name] for name in names]
+  found = [known[name] for name in names]
   return [claim for claim in found if claim.first or not _FIRST.value]
 
 
