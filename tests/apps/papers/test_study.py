@@ -1,6 +1,7 @@
 """The runs of claims: their plan, and the verdicts from them."""
 
 import dataclasses
+import hashlib
 import json
 import tarfile
 from pathlib import Path
@@ -152,6 +153,18 @@ def test_main_claims_come_first():
 def test_an_unknown_field_is_refused(tmp_path):
   with pytest.raises(errors.ConfigError, match='optim.lrs'):
     study.plan([CLAIM], (0,), tmp_path, ('optim.lrs=1',))
+
+
+def test_published_archives_have_their_digests():
+  folder = DOCS / 'results'
+  sums = dict(
+    reversed(line.split())
+    for line in (folder / 'SHA256SUMS').read_text().splitlines()
+  )
+  assert sums == {
+    path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+    for path in folder.glob('*.tar.xz')
+  }
 
 
 @pytest.mark.slow
