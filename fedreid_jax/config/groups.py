@@ -510,6 +510,23 @@ class Model:
   dtype: Annotated[
     DType, 'type of computation; parameters, statistics and losses are float32'
   ] = 'float32'
+  tune: Annotated[
+    Literal['', 'lora', 'adapter'],
+    'parameters that are added to the kernels of the backbone, which is not '
+    'trained itself: low-rank matrices or 1x1 convolutions; empty for none',
+  ] = ''
+  tune_at: Annotated[
+    str, 'regular expression of kernels, .*attn.* for attention'
+  ] = '.*'
+  tune_rank: Annotated[Positive, 'lora: rank'] = 4
+  tune_alpha: Annotated[
+    float, Range(0), 'lora: weight of the added matrix, divided by the rank'
+  ] = 8.0
+  trained: Annotated[
+    str,
+    'regular expression of the parameters of the backbone that are trained '
+    'themselves, .*(bias|prompt) for example; empty: all, or none with tune',
+  ] = ''
   pretrained: Annotated[
     str,
     "name of weights of this package ('convnet-synthetic', "

@@ -15,7 +15,7 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.method import guarantee, optimizers
-from fedreid_jax.models import networks
+from fedreid_jax.models import networks, tuning
 from fedreid_jax.round import compose, placement, simulation
 from fedreid_jax.training import engine, source_stats
 from fedreid_jax.training.files import run_secret
@@ -119,10 +119,61 @@ def network(
   num_classes: int,
   image_shape: tuple[int, int, int],
 ) -> types.Model:
-  """Returns the network for images `(H, W, ch)` with `C` identities."""
+  """Returns the network for images `(H, W, ch)` with `C` identities.
+
+  With `model.tune` or `model.trained` its variables are those that are trained.
+  """
+  model = _whole(config, num_classes, image_shape)
+  if chosen := tuning.plan(config.model):
+    base, _ = _from_file(
+      config, jax.jit(model.init)(jax.random.key(config.seed))
+    )
+    return tuning.wrap(model, base, chosen)
+  return model
+
+
+def _whole(config, num_classes: int, image_shape) -> types.Model:
   options = arguments(config, config.model.name)
   made = networks.build(config.model, num_classes, options)
   return networks.wrap(made, image_shape)
+
+
+def _base(config, model: types.Model) -> types.Flat:
+  first = jax.jit(model.init)(jax.random.key(config.seed))
+  return _from_file(config, first)[0]
+
+
+def tuned(config, setup: Setup) -> str:
+  """Compares the parameters that are trained with the whole network's.
+
+  Returns '' if all are trained.
+  """
+  if not tuning.plan(config.model):
+    return ''
+  shape = setup.federation.image_shape
+  model = _whole(config, 1, shape)
+  whole = jax.eval_shape(model.init, jax.random.key(0))
+  counts = []
+  for leaves in (setup.variables, whole):
+    _, known = trees.split(leaves, CLASSIFIER)
+    params, _ = trees.trainable(known)
+    counts.append(sum(x.size for x in params.values()))
+  share, size = 100 * counts[0] / counts[1], trees.num_bytes(whole) / 1e6
+  return (
+    f'trains {counts[0]:,} of {counts[1]:,} parameters without the classifier '
+    f'({share:.1f} %); the whole network has {size:.1f} MB'
+  )
+
+
+def merged(
+  config, leaves: types.Flat, image_shape: tuple[int, int, int]
+) -> types.Flat:
+  """Returns the variables of the whole network, of a model of `network`."""
+  if not (chosen := tuning.plan(config.model)):
+    return leaves
+  model = _whole(config, 1, image_shape)
+  backbone, _ = trees.split(_base(config, model), tuning.BACKBONE)
+  return tuning.merged(leaves, backbone, chosen)
 
 
 def pretrained(
@@ -130,8 +181,17 @@ def pretrained(
 ) -> tuple[types.Flat, tuple[str, ...]]:
   """Replaces variables by the weights of the file `config.model.pretrained`.
 
-  Returns (variables, names of those from the file); none without a file.
+  Returns (variables, names of those from the file); none without a file, or
+  if the network already has them, see `network`.
   """
+  if tuning.plan(config.model):
+    return variables, ()
+  return _from_file(config, variables)
+
+
+def _from_file(
+  config, variables: types.Flat
+) -> tuple[types.Flat, tuple[str, ...]]:
   name = config.model.pretrained
   if not name:
     return variables, ()

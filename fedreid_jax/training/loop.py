@@ -241,6 +241,8 @@ class Run:
           config.data,
           self.record.say,
         )
+      if few := build.tuned(config, self.setup):
+        self.record.say(few)
       self.record.phase('compiling and evaluating the model before training')
       self.server, log = self.setup.executor.prepare(self.server, self.store)
       self.progress.count(log)

@@ -113,18 +113,20 @@ def load(
   models = [{n: np.asarray(x) for n, x in one[name].items()} for one in tested]
   chosen = copy.deepcopy(config)
   chosen.model.dtype = dtype = dtype or config.model.dtype
+  # A file has the whole network, with added parameters in its kernels.
+  shape = federation.image_shape
+  whole = [build.merged(config, one, shape) for one in models]
+  chosen.model.tune = chosen.model.trained = ''
   ranked = {
     'flip': config.evaluation.flip,
     'feature': config.evaluation.feature,
   }
-  traced = build.network(
-    chosen, named_models.num_classes(models[0]), federation.image_shape
-  )
+  traced = build.network(chosen, named_models.num_classes(models[0]), shape)
   view = network.transforms.test
   parts = trace(
     select_moments(features.make_embedding(traced, view, **ranked)),
-    join_moments(models),
-    federation.image_shape,
+    join_moments(whole),
+    shape,
   )
   # Batches of three images, since a batch of the evaluation may take minutes.
   extract = features.make_extractor(network.model, view, batch=3, **ranked)

@@ -6,9 +6,11 @@ image, a class token, learned positions, and blocks
   x + attention(norm(x)),  then  x + mlp(norm(x)).
 
 He et al., "TransReID: transformer-based object re-identification" (ICCV 2021),
-let patches overlap (`stride` below the size of a patch). The feature is the
-normalised class token, so that pooling has one position to pool. There is no
-batch normalisation: clients share no running statistics.
+let patches overlap (`stride` below the size of a patch). Jia et al., "Visual
+prompt tuning" (ECCV 2022), insert learned tokens before each block (`prompts`,
+VPT-deep), which are trained alone with `model.trained=.*prompt`. The feature is
+the normalised class token, so that pooling has one position to pool. There is
+no batch normalisation: clients share no running statistics.
 """
 
 import dataclasses
@@ -56,6 +58,9 @@ class Options(Checked):
   drop_path: Annotated[
     float, Range(0, 1), 'largest probability that a block is skipped'
   ] = 0.0
+  prompts: Annotated[
+    int, Range(0), 'number of learned tokens before each block'
+  ] = 0
   layer_scale: Annotated[
     bool, 'whether branches have a learned scale, as those of DINOv2'
   ] = False
@@ -206,8 +211,19 @@ class ViT(nn.Module):
       block = Block(
         size.heads, skip, self.options, self.dtype, name=f'blocks_{i}'
       )
-      tokens = block(tokens, train=train)
+      tokens = block(self._prompted(tokens, i), train=train)
     return _norm('norm')(tokens[:, :1])[:, :, None], {}
+
+  def _prompted(self, tokens: Array, block: int) -> Array:
+    """Inserts the prompts of a block, in place of those of the last one."""
+    if not (count := self.options.prompts):
+      return tokens
+    shape = (1, count, tokens.shape[-1])
+    prompt = self.param(f'prompt_{block}', _INIT, shape)
+    prompt = jnp.broadcast_to(prompt, (tokens.shape[0], *shape[1:]))
+    rest = tokens[:, 1 + (count if block else 0) :]
+    parts = [tokens[:, :1], prompt.astype(tokens.dtype), rest]
+    return jnp.concatenate(parts, axis=1)
 
 
 def make(config, options: Options = Options()) -> ViT:

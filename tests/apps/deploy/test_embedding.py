@@ -76,6 +76,18 @@ def test_bfloat16_can_be_computed_in_float32(trained, tmp_path):
   assert 0 < np.abs(wanted - got).max() < 0.05 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
+def test_added_parameters_are_in_the_kernels(trained, tmp_path):
+  workdir = trained(tmp_path, **{'model.tune': 'lora'})
+  target, features = toy_run.ranked(workdir)
+  pixels = target.images()
+  found = embedding.load(workdir)
+  assert found.variables and not [n for n in found.variables if 'lora' in n]
+  got = exchange.lowered(found).call(pixels)
+  np.testing.assert_allclose(got, features, rtol=0, atol=1e-5)
+  np.testing.assert_allclose(fr.load(workdir).embed(pixels), got, atol=1e-5)
+
+
 def test_each_modality_has_its_own_moments():
   kernel, one, two = (np.full(2, k, np.float32) for k in (1, 2, 3))
   models = [{'params/a': kernel, 'batch_stats/a': x} for x in (one, two)]
