@@ -45,7 +45,7 @@ def start(module: str, *words: object, **variables) -> subprocess.Popen[str]:
   return subprocess.Popen(
     [sys.executable, '-m', module, *map(str, words)],
     cwd=ROOT,
-    env=_environment() | variables,
+    env=environment() | variables,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
@@ -63,7 +63,8 @@ def finish(process: subprocess.Popen[str], timeout: float = 240.0):
   return process.returncode, out, err
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+  """Variables for commands that compile as the tests do."""
   env = dict(os.environ) | {'JAX_NUM_CPU_DEVICES': '1'}
   env['JAX_COMPILATION_CACHE_DIR'] = str(jax.config.jax_compilation_cache_dir)
   env['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.2'
@@ -74,11 +75,11 @@ def _fork(module: str, words, timeout: float):
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload([*IMPORTED])
   # JAX reads its variables when it is imported.
-  with mock.patch.dict(os.environ, _environment()):
+  with mock.patch.dict(os.environ, environment()):
     forkserver.ensure_running()
   with tempfile.TemporaryDirectory() as folder:
     files = [os.path.join(folder, name) for name in ('stdout', 'stderr')]
-    arguments = module, [*map(str, words)], _environment(), files
+    arguments = module, [*map(str, words)], environment(), files
     process = context.Process(target=_run, args=arguments)
     process.start()
     process.join(timeout)

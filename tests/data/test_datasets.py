@@ -305,7 +305,8 @@ def test_missing_files_are_named(mini_copy, tmp_path):
   root = mini_copy('market1501')
   (root / 'query').rename(root / 'probe')
   assert failure('market1501', root) == (
-    f'error[3]: no folder query — {root} — see docs/datasets.md for the tree'
+    f'error[3]: Market-1501: no folder query — {root} — '
+    'see docs/datasets.md for the tree'
   )
   (root / 'query').mkdir()
   assert f'no images — {root}/query' in failure('market1501', root)

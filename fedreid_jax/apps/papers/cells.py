@@ -1,5 +1,6 @@
 """Cells of a sweep: names of their folders, shards and results."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.config import parsing, schema
+from fedreid_jax.data.benchmark import prepared
 from fedreid_jax.training.files import recorder
 
 
@@ -45,6 +47,24 @@ def make_cell(
   words = (config.name, *short, trial, f'seed{config.seed}')
   name = folder_name(words, [*chosen.items()])
   return Cell(label, config, folder / name, factors, trial)
+
+
+@functools.cache
+def _unreadable(root: str, spec: str) -> str:
+  try:
+    prepared.check_readable(root, spec)
+  except errors.DataError as error:
+    return f'{spec} ({error.what})'
+  return ''
+
+
+def lacking(config) -> str:
+  """The first data set of a run that cannot be read with the reason, or ''."""
+  data = config.data
+  if data.source != 'datasets':
+    return ''
+  specs = (*data.sources, *data.targets, *filter(None, [data.public]))
+  return next(filter(None, (_unreadable(data.root, s) for s in specs)), '')
 
 
 def folder_name(

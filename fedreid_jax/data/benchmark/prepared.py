@@ -70,16 +70,8 @@ def open_prepared(
   """
   dataset, options = registry.parse(spec)
   base = files.check_root(root)
-  built = builder.folder(base, dataset, options)
-  if (built / SOURCES).is_file():
+  if built := _find_built(base, dataset, options):
     return _open_built(built, dataset, options, decoder, advance)
-  # The folder of the name exists, but has none for these options.
-  if built.parent.parent.is_dir():
-    raise errors.DataError(
-      f'{dataset.name} was not prepared with these options',
-      str(base),
-      'run `fedreid data prepare` again, with the options',
-    )
   folder = registry.locate(dataset, base)
   records = registry.read(dataset, folder, **options)
   paths = sorted({record.path for record in records})
@@ -97,6 +89,31 @@ def open_prepared(
   kept = [records[k] for k in manifest['kept']]
   hashes = [manifest['sha256'][record.name] for record in kept]
   return _join(dataset, options, images, kept, hashes, made_of)
+
+
+def check_readable(root: str | os.PathLike, spec: str) -> None:
+  """Raises the errors of `open_prepared` that need no image to be decoded."""
+  dataset, options = registry.parse(spec)
+  base = files.check_root(root)
+  if not _find_built(base, dataset, options):
+    registry.read(dataset, registry.locate(dataset, base), **options)
+
+
+def _find_built(
+  base: Path, dataset: Dataset, options: dict[str, Any]
+) -> Path | None:
+  """The folder that `prepare` wrote, None if it has not prepared this set."""
+  built = builder.folder(base, dataset, options)
+  if (built / SOURCES).is_file():
+    return built
+  # The folder of the name exists, but has none for these options.
+  if built.parent.parent.is_dir():
+    raise errors.DataError(
+      f'{dataset.name} was not prepared with these options',
+      str(base),
+      'run `fedreid data prepare` again, with the options',
+    )
+  return None
 
 
 def prepare(

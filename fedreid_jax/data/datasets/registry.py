@@ -102,9 +102,14 @@ def read(dataset: Dataset, folder: Path, **options: Any) -> list[Record]:
     DataError: for files that are not as published.
   """
   chosen = check_options(dataset, options)
-  records = sorted(
-    dataset.read(folder, **chosen), key=lambda r: (r.path, r.part)
-  )
+  try:
+    found = dataset.read(folder, **chosen)
+  except errors.DataError as error:
+    # A folder above several data sets does not tell which of them is missing.
+    raise errors.DataError(
+      f'{dataset.title}: {error.what}', error.where, error.fix
+    ) from error
+  records = sorted(found, key=lambda r: (r.path, r.part))
   for one, two in zip(records, records[1:], strict=False):
     if (one.path, one.part) == (two.path, two.part):
       raise errors.DataError(

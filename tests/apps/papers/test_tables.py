@@ -6,6 +6,7 @@ import commands
 import pytest
 
 from fedreid_jax import errors
+from fedreid_jax.apps.papers import cells
 from fedreid_jax.apps.papers.report import Line
 from fedreid_jax.apps.papers.tables import (
   declare,
@@ -204,8 +205,37 @@ def test_rows_are_chosen_by_label_or_part_of_it():
   both = ['Direct', 'Supervised + distilled']  # which starts from the first
   assert labels('fedreid/table6', 'distilled') == both
   assert labels('fedreid/table6', 'Supervised') == ['Supervised']
+  assert labels('dfh/table1', 'DFH;FedPav;MS -> M') == [
+    *('MS -> M', 'FedPav', 'DFH'),
+  ]
+  with pytest.raises(errors.ConfigError, match="no row 'nobody'.*--only"):
+    declare.chosen(BY_ID['dfh/table1'], 'DFH;nobody')
   with pytest.raises(errors.ConfigError, match='--only'):
     declare.chosen(BY_ID['dfh/table1'], 'nobody')
+
+
+def test_rows_that_lack_a_data_set_name_it(mini_copy, tmp_path):
+  for name in ('market1501', 'msmt17', 'cuhk03'):
+    mini_copy(name)
+  found = {}
+  for name in ('dfh/table1', 'dfh/table3'):
+    for row in BY_ID[name].rows:
+      (config,) = declare.runs(
+        row, BY_ID[name], 'paper', [f'data.root={str(tmp_path)!r}']
+      )
+      found[name, row.label] = cells.lacking(config)
+  lack = 'cuhk02 (CUHK02: no folder P1/cam1)'
+  assert {*found.values()} == {'', lack}
+  assert found['dfh/table1', 'DFH'] == lack
+  assert [label for (_, label), text in found.items() if not text] == [
+    *('MS -> M', 'C3 -> M', 'MS -> C3', 'M -> C3'),
+    *('FedPav, MS+C3 -> M', 'FedPav, MS+M -> C3'),
+    *('SNR, MS+C3 -> M', 'SNR, MS+M -> C3'),
+    *('DFH, MS+C3 -> M', 'DFH, MS+M -> C3'),
+  ]
+  table = BY_ID['dfh/table1']
+  (config,) = declare.runs(table.rows[0], table, 'smoke')
+  assert cells.lacking(config) == ''
 
 
 def test_the_law_leans_towards_the_domain_it_says():

@@ -5,12 +5,14 @@
   fedreid table --table=dfh/table1 --only=DFH --seeds=0,1,2
   fedreid table --table=dfh/table1 --preset=paper --root=DIR \\
     --set=model.pretrained=resnet50.safetensors
+  fedreid table --table=dfh/table3 --preset=paper --root=DIR --available \\
+    --only='FedPav;DFH'
 
 The preset `synthetic`, the default, runs the table on built-in images; `smoke`
 is a reduced version of it. Only `paper` runs on the published data and shows
 the published numbers next to the measured ones. The folder of a run is named
 after its configuration, so that tables share runs. The same command resumes a
-table.
+table. `--available` leaves out rows whose data sets are not in the folder.
 """
 
 import functools
@@ -34,10 +36,15 @@ _LIST = flags.DEFINE_bool('list', False, 'Print tables, rows and commands.')
 _PRESET = flags.DEFINE_enum(
   'preset', 'synthetic', list(declare.PRESETS), 'Preset of the data.'
 )
-_ONLY = flags.DEFINE_string('only', '', 'A label, or part of labels.')
+_ONLY = flags.DEFINE_string(
+  'only', '', 'A label, or part of labels; several with semicolons.'
+)
 _SEEDS = flags.DEFINE_string('seeds', '0', 'Seeds of every row: 0,1,2.')
 _SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
 _ROOT = flags.DEFINE_string('root', None, 'paper: folder of the data sets.')
+_AVAILABLE = flags.DEFINE_bool(
+  'available', False, 'paper: leave out rows whose data sets are not in --root.'
+)
 _SET = flags.DEFINE_multi_string(
   'set', [], 'KEY=VALUE; changes a field in every row.'
 )
@@ -69,14 +76,16 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.apps.papers import runner
     from fedreid_jax.training import loop
 
+    found = _cells(table, folder)
+    labels = {cell.label for cell in found}
     runner.run(
-      _cells(table, folder),
+      found,
       folder / re.sub(r'[^\w/.+-]+', '_', words),
       functools.partial(loop.train, verbose=run.workers() == 1),
       title=_title(table),
       shard=_SHARD.value,
       num_workers=run.workers(),
-      baseline=table.baseline,
+      baseline=table.baseline if table.baseline in labels else '',
       annotate=lambda lines: declare.annotate(table, _PRESET.value, lines),
     )
 
@@ -106,11 +115,12 @@ def _title(table: declare.Table) -> str:
 
 def _cells(table: declare.Table, folder: Path) -> list[Any]:
   """A cell per run; `start_from` becomes the folder of a run."""
-  from fedreid_jax.apps.papers.cells import make_cell
+  from fedreid_jax.apps.papers import cells
 
   root = [f'data.root={_ROOT.value!r}'] if _ROOT.value else []
   folders: dict[tuple[str, int], Path] = {}
   found = []
+  left_out: dict[str, dict[str, None]] = {}
   for row, seed in itertools.product(
     declare.chosen(table, _ONLY.value), grid.seeds(_SEEDS.value)
   ):
@@ -122,10 +132,21 @@ def _cells(table: declare.Table, folder: Path) -> list[Any]:
           '--root',
           'give the folder, see docs/datasets.md',
         )
+      if _AVAILABLE.value and (lack := cells.lacking(config)):
+        left_out.setdefault(lack, {})[row.label] = None
+        continue
       # Until here `start_from` is the label of an earlier row, see
       # `declare.runs`: its folder follows from its configuration.
       start = folders.get((config.start_from, config.seed))
       config.start_from = str(start or config.start_from)
-      found.append(make_cell(row.label, config, folder, {}))
+      found.append(cells.make_cell(row.label, config, folder, {}))
       folders.setdefault((row.label, config.seed), found[-1].workdir)
+  if not found:
+    raise errors.DataError(
+      f'no row can be run, for lack of {" and of ".join(left_out)}',
+      str(_ROOT.value),
+      'see docs/datasets.md',
+    )
+  for lack, labels in left_out.items():
+    print(errors.printable(f'left out for lack of {lack}: {"; ".join(labels)}'))
   return found

@@ -149,21 +149,25 @@ ROUTES = (
 def chosen(table: Table, only: str) -> list[Row]:
   """The rows with a label, or else those whose labels contain it.
 
-  The result includes the baseline and the rows from which others start.
+  `only` may be several labels, or parts of labels, with semicolons between
+  them. The result includes the baseline and the rows from which others start.
 
   Raises:
     ConfigError: if there is no such row.
   """
   labels = [row.label for row in table.rows]
-  # A label may be a part of others, such as DFH of SNR+DFH.
-  exact = only in labels
-  wanted = {x for x in labels if (only == x if exact else only in x)}
-  if not wanted:
-    raise errors.ConfigError(
-      f'no row {only!r} in {table.id}',
-      '--only',
-      f'one of {sorted(set(labels))}',
-    )
+  wanted: set[str] = set()
+  for part in only.split(';'):
+    # A label may be a part of others, such as DFH of SNR+DFH.
+    exact = part in labels
+    found = {x for x in labels if (part == x if exact else part in x)}
+    if not found:
+      raise errors.ConfigError(
+        f'no row {part!r} in {table.id}',
+        '--only',
+        f'one of {sorted(set(labels))}',
+      )
+    wanted |= found
   wanted |= {row.starts_from for row in table.rows if row.label in wanted}
   return [r for r in table.rows if r.label in wanted | {table.baseline}]
 
