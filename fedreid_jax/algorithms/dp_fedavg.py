@@ -162,7 +162,7 @@ def rules(given: Given) -> Iterator[Rule]:
   """Yields the rules for the other fields."""
   c = given.config
   yield (
-    c.evaluation.batch_stats != 'running',
+    c.evaluation.batch_stats in ('source', 'modality'),
     'evaluation.batch_stats',
     "moments of the clients' images would leave them without noise",
     "set it to 'running', and model.norm to 'group' or 'frozen'",

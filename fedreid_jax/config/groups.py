@@ -140,11 +140,28 @@ class Evaluation:
     bool, 'evaluate the other feature as well'
   ] = False
   batch_stats: Annotated[
-    Literal['running', 'source', 'modality'],
+    Literal['running', 'source', 'modality', 'target', 'stream'],
     'moments of batch normalisation; source re-estimates them at the tested '
     "weights on the clients' own images, modality on those of the modality of "
-    'each test image',
+    'each test image, target on the gallery of the target, and stream in the '
+    'order of the gallery',
   ] = 'running'
+  moments_batch: Annotated[
+    int,
+    Range(2),
+    'target, stream: number of gallery images whose moments are measured at a '
+    'time',
+  ] = 64
+  moments_momentum: Annotated[
+    Share,
+    'stream: weight of the moments of these images; those before have the rest',
+  ] = 0.1
+  camera_norm: Annotated[
+    Literal['', 'centre', 'standardise'],
+    'features of a target without the mean of those of their camera, and '
+    '(standardise) with the same standard deviation for all cameras; then of '
+    'length 1',
+  ] = ''
   flip: Annotated[
     bool, "average an image's feature with that of its mirror image"
   ] = False

@@ -19,7 +19,8 @@ LATER = (
   *('data.colour_as', 'data.held_out', 'evaluation.validation'),
   *('execution.stack_budget_mb', 'cohort', 'cohort_max', 'model.norm'),
   *('data.poison', 'data.poisoned', 'data.trigger_share'),
-  *('optim.schedule_rounds', 'evaluation.extra'),
+  *('optim.schedule_rounds', 'evaluation.extra', 'evaluation.camera_norm'),
+  *('evaluation.moments_batch', 'evaluation.moments_momentum'),
 )
 LATER_GROUP = 'availability.'
 # Fields that earlier runs have saved, and that changed no result.

@@ -13,6 +13,7 @@ from typing import Any
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import parsing, schema
 from fedreid_jax.core import plugins
+from fedreid_jax.evaluation.target_stats import RULES as ON_GALLERY
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.rules import DIVIDE_PERSONS, Given, Rule
 from fedreid_jax.round import compose
@@ -280,4 +281,16 @@ def _evaluation(c: Any) -> Iterator[Rule]:
     'evaluation.validation',
     'held-out identities have no class',
     'set it to 0',
+  )
+  yield (
+    c.evaluation.batch_stats in ON_GALLERY and c.data.task == 'classification',
+    'evaluation.batch_stats',
+    'a test of classes has no gallery whose moments can be measured',
+    "set it to 'running' or 'source'",
+  )
+  yield (
+    bool(c.evaluation.camera_norm) and c.data.task == 'classification',
+    'evaluation.camera_norm',
+    'a test of classes ranks no features',
+    "set it to ''",
   )

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, types
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation import evaluators, features, protocols
+from fedreid_jax.evaluation import evaluators, features, protocols, target_stats
 from fedreid_jax.evaluation.features import Extractor, Model
 
 # Features on the other side of the neck, and suffixes of their metrics.
@@ -30,6 +30,9 @@ Precision = Float[np.ndarray, ' Q']
 PerQuery = dict[tuple[str, str], list[Precision]]  # by model and target
 Seen = Callable[[str, Target, Float[np.ndarray, 'M D']], None]
 Models = dict[str, types.Flat]
+# Variables of a model, or of the models of an ensemble, for all images or each
+# modality.
+Members = Sequence[tuple[types.Flat, ...]]
 # Models as they are tested: for all images, or for those of each modality.
 Source = Callable[[Models], tuple[Models, ...]]
 
@@ -69,7 +72,8 @@ def make(
 
   `source` re-estimates the batch-normalisation moments of models before they
   are tested (`source_stats`). Without it, models are tested with their running
-  moments. `per_query` receives the average precision of the queries of
+  moments, or with those of the gallery of each target (`target_stats`).
+  `per_query` receives the average precision of the queries of
   retrieval tests, trial by trial. `seen` is called with the name of a model, a
   target of retrieval and the ranked features `[M, D]`.
 
@@ -93,6 +97,21 @@ def make(
       feature=feature,
     )
 
+  @functools.cache
+  def measure() -> target_stats.Measure:
+    return target_stats.make_measure(model, transforms.test)
+
+  def adapted(
+    members: Members, target: Target
+  ) -> tuple[Members, Int[np.ndarray, ' M'] | None]:
+    if config.batch_stats not in target_stats.RULES:
+      return members, None
+    # These rules have one model for all modalities.
+    found = [
+      target_stats.adapt(measure(), own, target, config) for (own,) in members
+    ]
+    return [one.models for one in found], found[0].model_of
+
   def evaluate(
     models: Models,
     source: Source = lambda models: (models,),
@@ -101,11 +120,12 @@ def make(
   ) -> list[Entry]:
     entries = []
     for name, members in _members(config.ensemble, models, source).items():
-      views = {
-        suffix: Model(config, members, extractor, feature)
-        for suffix, feature in _sides(config).items()
-      }
       for target in _own(name, targets):
+        own, model_of = adapted(members, target)
+        views = {
+          suffix: Model(config, own, extractor, feature, model_of)
+          for suffix, feature in _sides(config).items()
+        }
         entry: Entry = {'model': name} | _test(config, views, target, extra)
         precision = entry.pop(PER_QUERY, None)
         if per_query is not None and precision is not None:
@@ -129,7 +149,7 @@ def _sides(config) -> dict[str, str]:
 
 def _members(
   kinds: Sequence[str], models: Models, source: Source
-) -> dict[str, list[tuple[types.Flat, ...]]]:
+) -> dict[str, Members]:
   """Members, one or those of an ensemble, of every model."""
   # The average is taken before the moments are re-estimated, since averaged
   # parameters have other moments.
@@ -153,7 +173,8 @@ def _test(
   protocol, distance = target.protocol, ''
   if ranked:
     protocol, _ = protocols.of_target(config, target.protocol)
-    distance = config.metric + ('+rerank' if config.rerank else '')
+    by_camera = f'+{config.camera_norm} by camera' if config.camera_norm else ''
+    distance = config.metric + by_camera + ('+rerank' if config.rerank else '')
   main = load(target.task, target.task)
   metrics: dict[str, float] = {}
   apart: dict[str, Any] = {}

@@ -8,7 +8,8 @@ and running statistics, `w = (1/N) sum_k w_k`. The paper does not mention a
 scale of the features. Here the features of each model have unit length, unless
 `evaluation.ensemble_norm` is off. The mean of running moments differs from the
 moments of the mean model; with `evaluation.batch_stats='source'` or 'modality'
-the moments are re-estimated on the images of all clients.
+the moments are re-estimated on the images of all clients, and with 'target' or
+'stream' on the gallery of each target.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.data.federation import Target
+from fedreid_jax.evaluation import camera_norm
 from fedreid_jax.losses import metric
 from fedreid_jax.round import placement
 
@@ -127,17 +129,25 @@ def of_each(
   models: Sequence[Flat],
   images: UInt8[np.ndarray, 'M H W ch'],
   modalities: Int[np.ndarray, ' M'] | None = None,
+  model_of: Int[np.ndarray, ' M'] | None = None,
 ) -> Float[np.ndarray, 'M D']:
-  """Features of images by the model of each image's modality.
+  """Features of images by the model of each image.
 
   `models` has variables for all images, or one for each of modality 0 (visible)
-  and 1 (infrared). Without modalities all images are visible.
+  and 1 (infrared). Without modalities all images are visible. With `model_of`,
+  an index for each image, `models` are in its order and of all modalities.
   """
-  if len(models) == 1 or modalities is None:
+  if model_of is None:
+    model_of = modalities
+  if len(models) == 1 or model_of is None:
     return extract(models[0], images, modalities)
-  rows = [np.flatnonzero(modalities == kind) for kind in range(len(models))]
+  rows = [np.flatnonzero(model_of == kind) for kind in range(len(models))]
   found = [
-    extract(variables, images[own], modalities[own])
+    extract(
+      variables,
+      images[own],
+      None if modalities is None else modalities[own],
+    )
     for variables, own in zip(models, rows, strict=True)
     if len(own)
   ]
@@ -202,15 +212,19 @@ class Model:
     members: Sequence[tuple[Flat, ...]],
     extractor: Callable[[str], Extractor],
     feature: str,
+    model_of: Int[np.ndarray, ' M'] | None = None,
   ):
     """Creates a model from variables.
 
     Each of `members`, whose features are concatenated, has variables for all
     images, or variables for each modality. `extractor` builds the extractor of
-    an output of the network by its name; the output `feature` is ranked.
+    an output of the network by its name; the output `feature` is ranked. With
+    `model_of`, each member has several variables, and each image of the only
+    target those of its index; other images have the last ones.
     """
     self.config = config
     self._members, self._extractor = members, extractor
+    self._model_of = model_of
     self._feature = feature
     self._latest: tuple[Target, Float[np.ndarray, 'M D']] | None = None
 
@@ -219,19 +233,36 @@ class Model:
     images: UInt8[np.ndarray, 'M H W ch'],
     modalities: Int[np.ndarray, ' M'] | None = None,
   ) -> Float[np.ndarray, 'M D']:
-    """Features of images; without modalities all are visible."""
-    extract = self._extractor(self._feature)
-    found = [of_each(extract, own, images, modalities) for own in self._members]
-    return join(found, self.config.ensemble_norm)
+    """Features of images, not by camera; without modalities all are visible."""
+    return self._joined(images, modalities)
 
   def features(self, target: Target) -> Float[np.ndarray, 'M D']:
-    """Features of all images of a target."""
+    """Features of all images of a target, by `evaluation.camera_norm`."""
     # All evaluators of a target need the same features. Targets are tested in
     # turn, so that only the latest features are kept.
     if self._latest is None or self._latest[0] is not target:
-      own = target.images
-      self._latest = target, self.embed(own.images(), own.modalities)
+      own, rule = target.images, self.config.camera_norm
+      found = self._joined(own.images(), own.modalities, self._model_of)
+      if rule:
+        found = camera_norm.of_images(found, own, rule)
+      self._latest = target, found
     return self._latest[1]
+
+  def _joined(
+    self,
+    images: UInt8[np.ndarray, 'M H W ch'],
+    modalities: Int[np.ndarray, ' M'] | None,
+    model_of: Int[np.ndarray, ' M'] | None = None,
+  ) -> Float[np.ndarray, 'M D']:
+    members = self._members
+    # Images that are not of the target follow all of its images.
+    if self._model_of is not None and model_of is None:
+      members = [own[-1:] for own in members]
+    extract = self._extractor(self._feature)
+    found = [
+      of_each(extract, own, images, modalities, model_of) for own in members
+    ]
+    return join(found, self.config.ensemble_norm)
 
   def logits(
     self,

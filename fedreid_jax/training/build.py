@@ -258,11 +258,15 @@ def check_ranked(config, leaves: types.Flat, shared: str) -> None:
     return
   given = config.evaluation
   # Ranking uses no classifier, the feature before the neck needs no neck, and
-  # moments that are measured on the clients replace those of the model.
+  # moments that are measured on the clients or on the gallery replace those of
+  # the model. Those of a stream begin with the model's own.
   without = [CLASSIFIER]
   if given.feature == 'feature' and not given.report_both_neck_features:
     without.append(NECK)
-  if given.batch_stats in source_stats.MEASURED:
+  # A layer of infrared images may see no image of the gallery.
+  on_gallery = given.batch_stats == 'target'
+  every_layer = not config.model.modality_specific_stages
+  if given.batch_stats in source_stats.MEASURED or on_gallery and every_layer:
     without.append('batch_stats/')
   _, lacking = trees.split(own, '|'.join(without))
   if not lacking:

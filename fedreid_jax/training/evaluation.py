@@ -27,7 +27,8 @@ from fedreid_jax.training.processes import process
 from fedreid_jax.training.reports import report
 
 LONGEST = 60  # letters of the targets in the name of a file
-RULES = parsing.choices('evaluation.batch_stats')
+# Moments that `modality_gap` compares.
+RULES = ('running', *source_stats.MEASURED)
 GAP = ('offset', 'rest', 'persons')
 COLUMNS = ('target', 'model', 'moments', 'mAP', *GAP)
 

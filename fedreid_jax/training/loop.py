@@ -373,12 +373,12 @@ class Run:
     pictures = picture.Pictures(config.evaluation, config.track_images)
     drawn = self.hooks.watched and config.track_images
     groups, rule = np.asarray(self.server.groups), config.evaluation.batch_stats
-    # Re-estimates moments before an evaluation.
+    # Re-estimates moments on the clients before an evaluation.
     sent = self.progress.bytes
     source = source_stats.make(executor, groups, self.names, sent, rule)
     entries = self.setup.evaluate(
       self._models(groups),
-      *([] if rule == 'running' else [source]),
+      *([source] if rule in source_stats.MEASURED else []),
       per_query=per_query,
       seen=pictures if drawn else None,
     )

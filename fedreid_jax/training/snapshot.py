@@ -73,7 +73,7 @@ class Snapshot:
 
     The configuration determines the decoding of files, the feature and the use
     of mirror images. Running statistics of batch normalisation are used, even
-    if the run is evaluated with statistics of its sources.
+    if the run is evaluated with statistics of its sources or of a gallery.
 
     >>> import numpy as np
     >>> import fedreid_jax as fr

@@ -33,6 +33,8 @@ NO_BACKBONE = r'(?!params/backbone|params/classifier/)'
     (NO_MOMENTS, 'embedding', False, 'running', 'components'),
     (NO_MOMENTS, 'feature', False, 'running', 'components'),
     (NO_MOMENTS, 'embedding', False, 'source', ''),
+    (NO_MOMENTS, 'embedding', False, 'target', ''),
+    (NO_MOMENTS, 'embedding', False, 'stream', 'components'),
     (NO_BACKBONE, 'feature', False, 'source', 'components'),
   ],
 )
@@ -49,6 +51,14 @@ def test_features_must_not_need_what_clients_keep(
   with pytest.raises(errors.ConfigError, match='is personal') as found:
     build.check_ranked(config, LEAVES, shared)
   assert f' — {field} — share it' in str(found.value)
+
+
+def test_infrared_layers_may_have_no_moments_of_a_gallery():
+  config = schema.default()
+  config.evaluation.batch_stats = 'target'
+  config.model.modality_specific_stages = 1
+  with pytest.raises(errors.ConfigError, match='is personal'):
+    build.check_ranked(config, LEAVES, NO_MOMENTS)
 
 
 def test_a_run_is_refused_before_it_compiles(tmp_path):

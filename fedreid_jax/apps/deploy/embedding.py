@@ -6,7 +6,8 @@ constants.
 
 With `evaluation.batch_stats='modality'` batch normalisation has different
 moments for infrared and for visible images. The program then computes both
-embeddings of an image and selects one.
+embeddings of an image and selects one. An exported model knows no gallery, so
+that it has running moments where the run is evaluated with those of a gallery.
 """
 
 import copy
@@ -224,7 +225,9 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
     'embedding': {
       'feature': ranked.feature,
       'flip': ranked.flip,
-      'batch_stats': ranked.batch_stats,
+      'batch_stats': ranked.batch_stats
+      if ranked.batch_stats in source_stats.MEASURED
+      else 'running',
       'metric': ranked.metric,
       'unit_length': False,
       'dtype': embedding.dtype,

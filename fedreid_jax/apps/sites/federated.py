@@ -22,7 +22,7 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.method import guarantee
 from fedreid_jax.method.component import Component
 from fedreid_jax.round import cohort
-from fedreid_jax.training import build, engine, loop
+from fedreid_jax.training import build, engine, loop, source_stats
 from fedreid_jax.training.files import atomic, recorder
 
 FOLDER, FILE = 'flower', 'sites.json'  # in the work directory
@@ -148,7 +148,7 @@ def check(config: Any) -> None:
       'set it to 0',
     ),
     (
-      config.evaluation.batch_stats != 'running',
+      config.evaluation.batch_stats in source_stats.MEASURED,
       'moments of images of the clients',
       'evaluation.batch_stats',
       "set it to 'running'",

@@ -50,11 +50,17 @@ def load() -> 'Snapshot':
 def say_model(model: 'Snapshot') -> None:
   """Prints the model, and a note if its evaluation had other moments."""
   print(f'model: {described(model)}')
-  if model.config.evaluation.batch_stats == 'source':
+  given = model.config.evaluation
+  if given.batch_stats != 'running':
     print(
       'note: the evaluation of this run re-estimates the moments of batch '
-      'normalisation (evaluation.batch_stats=source); embeddings use the '
-      'running moments'
+      f'normalisation (evaluation.batch_stats={given.batch_stats}); embeddings '
+      'use the running moments'
+    )
+  if given.camera_norm:
+    print(
+      'note: the evaluation of this run normalises features by camera '
+      '(evaluation.camera_norm); embeddings are not normalised'
     )
 
 
