@@ -21,6 +21,8 @@ LATER = (
   *('data.poison', 'data.poisoned', 'data.trigger_share'),
   *('optim.schedule_rounds', 'evaluation.extra', 'evaluation.camera_norm'),
   *('evaluation.moments_batch', 'evaluation.moments_momentum'),
+  *('model.tune', 'model.tune_at', 'model.tune_rank', 'model.tune_alpha'),
+  'model.trained',
 )
 LATER_GROUP = 'availability.'
 # Fields that earlier runs have saved, and that changed no result.
@@ -132,7 +134,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   """Returns the configuration of a saved run after changes of fields.
 
   A run may lack the fields `LATER`, those of `LATER_GROUP` and the options of
-  methods and networks that did not exist then. No run has the fields of
+  methods and networks that it does not use. No run has the fields of
   `schema.reporting`.
 
   Raises:
@@ -182,10 +184,9 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
 
 def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
   """The absent fields that every run must have saved."""
-  saved = {name.partition('.')[0] for name in flat}
   built_in = plugins.available(algorithms) + plugins.available(backbones)
   used = {*flat.get('components', ()), flat.get('model.name')}
-  unused = {*built_in} - saved - used
+  unused = {*built_in} - used
   return {
     name
     for name in absent

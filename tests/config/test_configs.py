@@ -176,6 +176,7 @@ def test_earlier_runs_did_what_they_say_and_lack_later_methods(arg):
   del earlier['caj'], earlier['osnet']
   del earlier['evaluation']['camera_norm']
   del earlier['evaluation']['moments_batch']
+  del earlier['model']['tune'], earlier['vit']['prompts']
   config = load.from_json(earlier, [], 'config.json')
   converted = ('grey', 'inverted') if arg == 'omniglot' else ()
   assert config.data.colour_as == converted
