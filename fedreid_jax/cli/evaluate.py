@@ -18,10 +18,20 @@ each modality. It prints the mAP with each of them, and the distance between the
 features of both modalities:
 
   fedreid evaluate --workdir=DIR --modality_gap
+
+`--strangers=FILE.json` also writes how near persons are who were not trained
+on, with whom `fedreid search` and `serve` compare a match. They are held-out
+persons of the clients if the run has any (`evaluation.validation`), and
+otherwise those of the targets:
+
+  fedreid evaluate --workdir=DIR --strangers=strangers.json
 """
+
+from pathlib import Path
 
 from absl import flags
 
+from fedreid_jax import errors
 from fedreid_jax.cli import run
 from fedreid_jax.config import validation
 
@@ -35,6 +45,12 @@ _MODALITY_GAP = flags.DEFINE_bool(
   False,
   'Compare the moments of batch normalisation by mAP and by the distance '
   'between visible and infrared features.',
+)
+_STRANGERS = flags.DEFINE_string(
+  'strangers',
+  None,
+  'File to write with the distances of persons who were not trained on, for '
+  'search and serve.',
 )
 
 
@@ -51,12 +67,18 @@ def main(argv: list[str]) -> None:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
       # The saved configuration was validated with other ensembles.
       validation.validate(chosen)
+    if _MODALITY_GAP.value and _STRANGERS.value:
+      raise errors.ConfigError(
+        'two flags', '--modality_gap and --strangers', 'give one of them'
+      )
     from fedreid_jax.training.evaluation import evaluate_run, modality_gap
 
-    run_ = evaluate_run
+    which = _CHECKPOINT.value
     if _MODALITY_GAP.value:
-      run_ = modality_gap
-    run_(chosen, workdir, _CHECKPOINT.value, verbose=True)
+      modality_gap(chosen, workdir, which, verbose=True)
+    else:
+      strangers = _STRANGERS.value and Path(_STRANGERS.value).expanduser()
+      evaluate_run(chosen, workdir, which, True, strangers or None)
     run.next_step(workdir, 'visualize --workdir=DIR --what=ranked')
 
   run.guarded(argv, body)

@@ -1,4 +1,6 @@
-"""Exact nearest-neighbour search of vectors, by JAX or by FAISS.
+"""Nearest-neighbour search of vectors, by JAX or by FAISS.
+
+A search is exact, unless a gallery has an index (`evaluation.approximate`).
 
 FAISS is an optional package. `faiss.knn` is the brute-force search behind
 `IndexFlat` (Johnson, Douze and Jegou, "Billion-scale similarity search with
@@ -8,7 +10,7 @@ GPUs", IEEE Transactions on Big Data 2021).
 import importlib
 import importlib.util
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,9 @@ from jaxtyping import Float, Float32, Int64, Integer, Shaped
 from fedreid_jax import errors
 from fedreid_jax.core import plugins
 from fedreid_jax.evaluation import distances
+
+if TYPE_CHECKING:
+  from fedreid_jax.evaluation.approximate import Index
 
 MISSING = -1  # index and integer label of a neighbour that does not exist
 # Number of vectors that are searched at a time. It bounds the memory of
@@ -54,6 +59,7 @@ class Gallery:
     cameras: int `[P]`, or None.
     metric: 'euclidean' or 'cosine'.
     backend: 'product' or 'faiss'.
+    index: for an approximate search, or None.
   """
 
   def __init__(
@@ -63,6 +69,7 @@ class Gallery:
     cameras: Any = None,
     metric: str = 'euclidean',
     backend: str = 'product',
+    index: 'Index | None' = None,
   ):
     """Keeps the vectors of a gallery.
 
@@ -74,6 +81,8 @@ class Gallery:
       backend: 'product' for matrix products in JAX, 'faiss' for the exact
         search of FAISS, or 'auto' for FAISS if it is installed and there are at
         least `LARGE` vectors. Distances of both are equal up to rounding.
+      index: of these vectors and this metric (`evaluation.approximate`), with
+        which some of the nearest vectors can be missing.
 
     Raises:
       ConfigError: for an unknown metric or backend, or for 'faiss' when it is
@@ -106,6 +115,7 @@ class Gallery:
         f'give {size} integers or strings',
       )
     self.cameras = None if cameras is None else _cameras(cameras, size)
+    self.index = index
 
   def __len__(self) -> int:
     return len(self.vectors)
@@ -131,7 +141,8 @@ class Gallery:
       queries: float32 `[Q, D]`.
       k: number of neighbours.
       cameras: cameras of the queries, integers `[Q]`. With them, vectors of the
-        camera of a query are left out, and matrix products are used.
+        camera of a query are left out, and matrix products are used even if
+        there is an index.
 
     Returns:
       (indices, distances, labels), the nearest first. Where fewer than k
@@ -159,6 +170,28 @@ class Gallery:
         'queries',
         f'the vectors have {self.vectors.shape[1]} numbers',
       )
+    if self.index is not None and own is None:
+      most = min(k, len(self))
+      nearest = self.index.search(queries, self.vectors, most, self.metric)
+      indices, found = _padded(nearest, k)
+    else:
+      indices, found = self._exactly(queries, k, own)
+    # Squares rank alike, so that only the returned distances need a root.
+    if self.metric == 'euclidean':
+      found = np.sqrt(found)
+    labels = self.labels[indices]
+    if labels.dtype.kind == 'u':  # which has no -1
+      labels = labels.astype(np.int64)
+    empty = MISSING if self.labels.dtype.kind in 'iu' else ''
+    return indices, found, np.where(indices == MISSING, empty, labels)
+
+  def _exactly(
+    self,
+    queries: Float32[np.ndarray, 'Q D'],
+    k: int,
+    own: Integer[np.ndarray, ' Q'] | None,
+  ) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
+    """Indices and distances, squared if Euclidean, of the k nearest."""
     indices = np.full((len(queries), k), MISSING, np.int64)
     found = np.full((len(queries), k), np.inf, np.float32)
     for first in range(0, len(self), TILE):
@@ -175,14 +208,7 @@ class Gallery:
         values = np.concatenate([found[row], values])
         order = np.argsort(values, kind='stable')[:k]
         indices[row], found[row] = places[order], values[order]
-    # Squares rank alike, so that only the returned distances need a root.
-    if self.metric == 'euclidean':
-      found = np.sqrt(found)
-    labels = self.labels[indices]
-    if labels.dtype.kind == 'u':  # which has no -1
-      labels = labels.astype(np.int64)
-    empty = MISSING if self.labels.dtype.kind in 'iu' else ''
-    return indices, found, np.where(indices == MISSING, empty, labels)
+    return indices, found
 
   def _by_products(
     self,
@@ -204,6 +230,16 @@ class Gallery:
         places = _nearest(line, k)
         yield places, line[places]
         row += 1
+
+
+def _padded(
+  nearest: tuple[Int64[np.ndarray, 'Q n'], Float32[np.ndarray, 'Q n']], k: int
+) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
+  more = [(0, 0), (0, k - nearest[0].shape[1])]
+  return (
+    np.pad(nearest[0], more, constant_values=MISSING),
+    np.pad(nearest[1], more, constant_values=np.inf),
+  )
 
 
 def check_backend(name: str) -> None:

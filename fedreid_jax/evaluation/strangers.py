@@ -85,7 +85,7 @@ def pairs(
     chosen = np.sort(rng.choice(len(first), most, replace=False))
     first, second = first[chosen], second[chosen]
   drawn = [
-    side.rows[side.start[k] + rng.integers(side.count[k])]
+    side.rows[side.start[k] + rng.integers(side.num[k])]
     for side, k in zip(sides, (first, second), strict=True)
   ]
   return drawn[0], drawn[1]
@@ -97,7 +97,7 @@ class _Side(NamedTuple):
   rows: Int[np.ndarray, ' rows']
   persons: Int[np.ndarray, ' persons']
   start: Int[np.ndarray, ' persons']  # of each person in `rows`
-  count: Int[np.ndarray, ' persons']
+  num: Int[np.ndarray, ' persons']
 
 
 def _side(
@@ -111,10 +111,10 @@ def _side(
     people = np.sort(rng.choice(people, MOST_PERSONS, replace=False))
   rows = rows[np.isin(identities[rows], people)]
   rows = rows[np.argsort(identities[rows], kind='stable')]
-  _, start, count = np.unique(
+  _, start, num = np.unique(
     identities[rows], return_index=True, return_counts=True
   )
-  return _Side(rows, people, start, count)
+  return _Side(rows, people, start, num)
 
 
 def calibrate(

@@ -21,7 +21,13 @@ from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.round import compose
-from fedreid_jax.training import build, engine, named_models, source_stats
+from fedreid_jax.training import (
+  build,
+  calibration,
+  engine,
+  named_models,
+  source_stats,
+)
 from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process
 from fedreid_jax.training.reports import report
@@ -70,16 +76,30 @@ def evaluate(
 
 
 def evaluate_run(
-  config, workdir: Path, which: str, verbose: bool = False
+  config,
+  workdir: Path,
+  which: str,
+  verbose: bool = False,
+  strangers: Path | None = None,
 ) -> list[dict[str, Any]]:
   """Evaluates as `evaluate` does, on the targets of a validated `config`.
 
+  With `strangers`, the models are tested on held-out persons of the clients as
+  well, if the run has any, and `calibration` writes this file.
+
   Raises:
     IntegrityError: no such checkpoint, or it does not verify or fit the model.
+    ConfigError: for a configuration that `calibration.check` refuses.
   """
   asked = config
   config, (step, models, groups, host) = restore(config, workdir, which)
-  entries = evaluate_models(config, models, groups, host['clients'])
+  collector = None
+  if strangers:
+    calibration.check(config, strangers)
+    run = config_lib.load_saved(workdir)
+    config.evaluation.validation = calibration.held_out(asked, run)
+    collector = calibration.Collector()
+  entries = evaluate_models(config, models, groups, host['clients'], collector)
   for entry in entries:
     entry['round'] = step
   record = recorder.Recorder(workdir, config.rounds, verbose)
@@ -94,6 +114,9 @@ def evaluate_run(
   if jax.process_index() == 0:
     path = write(asked, workdir, which, step, entries)
     record.say(f'written: {path}')
+    if strangers and collector:
+      record.say(f'strangers: {collector.write(strangers, config, models)}')
+      record.say(f'written: {strangers}')
   return entries
 
 
@@ -119,8 +142,12 @@ def evaluate_models(
   models: dict[str, types.Flat],
   groups: np.ndarray,
   names: Sequence[str],
+  seen: evaluator.Seen | None = None,
 ) -> list[dict[str, Any]]:
   """Tests models from a checkpoint; parameters never shared may be missing.
+
+  With `seen`, which receives the ranked features, held-out persons of the
+  clients are tested as well.
 
   Raises:
     DataError: when the clients of the configuration are not those of the run.
@@ -129,10 +156,12 @@ def evaluate_models(
   extra = build.load_evaluators(config)
   rule = config.evaluation.batch_stats
   from_source = rule in source_stats.MEASURED
-  # Clients' images are read only where moments are measured on them.
+  # Clients' images are read only where moments are measured on them, or where
+  # some of their persons are tested.
+  held_out = seen is not None and config.evaluation.validation > 0
   federation = data_lib.load(
     config.data,
-    from_source,
+    from_source or held_out,
     build.arguments(config, config.data.source),
     config.evaluation.validation,
   )
@@ -149,8 +178,9 @@ def evaluate_models(
   # ranked feature depends (`build.check_ranked`).
   models = {n: {**variables, **own} for n, own in models.items()}
   if not from_source:
-    return run(models)
-  return run(models, source(config, federation, network, groups, names))
+    return run(models, seen=seen)
+  measured = source(config, federation, network, groups, names)
+  return run(models, measured, seen=seen)
 
 
 def source(

@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from fedreid_jax.data import decoder
-from fedreid_jax.evaluation.index import Gallery
+from fedreid_jax.evaluation.index import MISSING, Gallery
+from fedreid_jax.evaluation.strangers import Calibration
 from fedreid_jax.figures import html_page
 
 SIDE = 320  # largest side, pixels; a page shows it at half of it
@@ -49,6 +50,7 @@ class Hit(NamedTuple):
   path: Path
   distance: float  # to the query
   same: bool  # whether this is the file of the query, or has the same bytes
+  strangers: str = ''  # '1 of 92' are as near at most, '' if not known
 
 
 class Answer(NamedTuple):
@@ -66,14 +68,18 @@ def search(
   queries: Sequence[Path],
   k: int,
   exclude_same_file: bool = False,
+  strangers: Calibration | None = None,
 ) -> list[Answer]:
   """The k nearest images of every query, or all of a smaller gallery.
+
+  An approximate index may find fewer.
 
   Args:
     gallery: vectors of the images, `[P, D]`, labelled with their rows.
     names: paths of the images relative to `root`, `P`.
     vectors: of the `Q` queries, float32 `[Q, D]`.
     exclude_same_file: whether to leave out images with the bytes of the query.
+    strangers: distances of strangers, with which hits are compared.
   """
   wanted = min(k, len(gallery))
   asked = min(wanted + exclude_same_file, len(gallery))
@@ -82,7 +88,7 @@ def search(
     query: Path, rows: np.ndarray, distances: np.ndarray
   ) -> Iterator[Hit]:
     same = functools.partial(_same, query)
-    for hit in hits(root, names, rows, distances, same):
+    for hit in hits(root, names, rows, distances, same, strangers):
       if not (hit.same and exclude_same_file):
         yield hit
 
@@ -104,11 +110,18 @@ def hits(
   rows: np.ndarray,
   distances: np.ndarray,
   same: Callable[[Path], bool],
+  strangers: Calibration | None = None,
 ) -> Iterator[Hit]:
-  """Yields hits of rows int64 `[k]` at distances float32 `[k]`."""
+  """Yields hits of rows int64 `[k]` at distances float32 `[k]`.
+
+  Rows that an approximate index has not found, `MISSING`, are left out.
+  """
   for row, distance in zip(rows.tolist(), distances, strict=True):
-    path = root / names[row]
-    yield Hit(names[row], path, float(distance), same(path))
+    if row == MISSING:
+      continue
+    path, near = root / names[row], float(distance)
+    text = strangers.text(near) if strangers else ''
+    yield Hit(names[row], path, near, same(path), text)
 
 
 def _same(query: Path, other: Path) -> bool:
@@ -181,13 +194,18 @@ def page(
   def hit(rank: int, one: Hit) -> str:
     name, distance = html_page.text(one.name), f'{one.distance:.4f}'
     same = f'<span class="same">{SAME}</span>' if one.same else ''
+    strangers = (
+      f'<span>strangers as near: {one.strangers}</span>'
+      if one.strangers
+      else ''
+    )
     # A narrow column breaks a path after a slash.
     folded = name.replace('/', '/<wbr>')
     shown = picture(one.path, f'rank {rank}: {name}, distance {distance}')
     return (
       f'<li><figure>{shown}<figcaption>'
       f'<span class="rank">rank {rank}</span>'
-      f'<span>distance {distance}</span><span>{folded}</span>{same}'
+      f'<span>distance {distance}</span>{strangers}<span>{folded}</span>{same}'
       '</figcaption></figure></li>'
     )
 

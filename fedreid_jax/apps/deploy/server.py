@@ -48,6 +48,7 @@ from fedreid_jax.data import decoder
 from fedreid_jax.data.decoder import WHOLE, Part
 from fedreid_jax.data.folder.folder_layout import Label
 from fedreid_jax.evaluation.index import Gallery
+from fedreid_jax.evaluation.strangers import Calibration
 from fedreid_jax.figures import html_page
 from fedreid_jax.training.snapshot import Snapshot
 
@@ -88,6 +89,7 @@ class Settings(NamedTuple):
   k: int  # number of images to find
   modality: int | None  # of the queries, 0 visible and 1 infrared
   labels: Mapping[str, Label]  # known identities and cameras by image names
+  strangers: Calibration | None = None  # with whom hits are compared
 
 
 class Unreadable(Exception):
@@ -130,8 +132,9 @@ class Finder:
 
     They are 'query', a URL that contains the thumbnail; 'hits', the nearest
     first, with 'row', 'name', 'distance', 'same' (whether the file has the
-    bytes of the query), 'identity' and 'camera' ('' if unknown), and
-    'similarity' (1 - distance) for the cosine distance; and 'seconds'.
+    bytes of the query), 'identity' and 'camera' ('' if unknown),
+    'similarity' (1 - distance) for the cosine distance, and 'strangers' ('1 of
+    92') if such distances are known; and 'seconds'.
 
     Raises:
       Unreadable: for bytes that are not a usable image.
@@ -142,10 +145,14 @@ class Finder:
       url = image_search.data_url(data, self._decoder.max_pixels, part)
       rows, distances = self._nearest(pixels)
     same = functools.partial(self._has_bytes, data)
-    hits = image_search.hits(self._root, self._names, rows, distances, same)
+    strangers = self._settings.strangers
+    hits = image_search.hits(
+      self._root, self._names, rows, distances, same, strangers
+    )
+    # Rows that an approximate index has not found are the last ones.
     shown = [
       self._described(row, hit)
-      for row, hit in zip(rows.tolist(), hits, strict=True)
+      for row, hit in zip(rows.tolist(), hits, strict=False)
     ]
     seconds = time.monotonic() - started
     return {'query': url, 'hits': shown, 'seconds': seconds}
@@ -218,6 +225,8 @@ class Finder:
     }
     if self._gallery.metric == 'cosine':
       found['similarity'] = 1 - hit.distance
+    if hit.strangers:
+      found['strangers'] = hit.strangers
     return found
 
 

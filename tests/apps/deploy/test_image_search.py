@@ -12,6 +12,7 @@ from PIL import Image
 import fedreid_jax as fr
 from fedreid_jax.apps.deploy import image_search
 from fedreid_jax.apps.deploy.image_search import Answer, Hit
+from fedreid_jax.evaluation.strangers import Calibration
 
 NAMES = ['a', 'b', 'copy of a', 'd', 'e']
 
@@ -47,6 +48,23 @@ def test_the_nearest_first(root, tmp_path_factory):
   assert first.path == root / 'b' and not first.same
   assert first.distance == pytest.approx(0.1, abs=1e-6)
   assert [hit.same for hit in answers[1].hits] == [True, False]
+
+
+def test_hits_have_the_share_of_strangers_as_near(root):
+  known = Calibration(np.float32([0.5, 2]), 3, ('mall',))
+  (answer,) = search(root, {root / 'a': 0}, 5, strangers=known)
+  found = [hit.strangers for hit in answer.hits]
+  assert found == ['1 of 3', '2 of 3', '3 of 3', '3 of 3', '3 of 3']
+  page = image_search.page([answer], [])
+  assert page.count('strangers as near: 1 of 3<') == 1
+  (plain,) = search(root, {root / 'a': 0}, 5)
+  assert 'strangers' not in image_search.page([plain], [])
+
+
+def test_rows_that_an_index_has_not_found_are_no_hits(root):
+  rows, near = np.array([3, -1, -1]), np.float32([1, np.inf, np.inf])
+  found = image_search.hits(root, NAMES, rows, near, lambda _: False)
+  assert [hit.name for hit in found] == ['d']
 
 
 def test_the_query_and_its_copies_are_marked_or_left_out(root):

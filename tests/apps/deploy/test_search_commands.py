@@ -7,6 +7,7 @@ import shutil
 
 import commands
 import numpy as np
+import photo_trees
 import pytest
 import toy_run
 from PIL import Image
@@ -126,6 +127,52 @@ def test_a_folder_is_searched_at_once(world, tmp_path):
   assert 'fewer images than --k=50' in text
   assert f'--images={tmp_path / "photos"}' in text
   assert (tmp_path / 'found.html').read_text().count('<section') == 4
+
+
+@pytest.mark.slow
+def test_matches_are_compared_with_strangers(trained, tmp_path):
+  """Those of the target, whose four persons are six pairs."""
+  workdir = trained(tmp_path / 'run')
+  for person in range(3):
+    photo_trees.save(tmp_path / f'photos/{person}.png', person, 0)
+  known = tmp_path / 'strangers.json'
+  code, text, err = commands.launch(
+    'evaluate', f'--workdir={workdir}', f'--strangers={known}'
+  )
+  assert code == 0, err
+  line = '6 pairs of 4 persons of mall; a share below 1 of 7 cannot be told'
+  assert f'strangers: {line}' in text
+  flags = (
+    f'--workdir={workdir}',
+    f'--gallery={tmp_path / "photos"}',
+    f'--query={tmp_path / "photos/1.png"}',
+    f'--out={tmp_path / "found.html"}',
+    f'--strangers={known}',
+  )
+  code, text, err = commands.launch('search', *flags)
+  assert (code, err) == (0, '')
+  assert f'strangers: {line}' in text and 'strangers as near' in text
+  (nearest,) = re.findall(r'1 +\S+ +(\d of \d) +1\.png \(same', text)
+  assert nearest == '1 of 7'
+  assert 'strangers as near: 1 of 7' in (tmp_path / 'found.html').read_text()
+  code, _, err = commands.launch('search', *flags, '--checkpoint=0')
+  assert code == 4 and len(err.splitlines()) == 1 and 'other models' in err
+
+
+@pytest.mark.slow
+def test_few_images_have_no_approximate_index(world, tmp_path):
+  pytest.importorskip('faiss', reason='pip install .[search]')
+  workdir, photos, _ = world
+  code, _, err = commands.launch(
+    'search',
+    f'--workdir={workdir}',
+    f'--gallery={photos}',
+    f'--query={photos / "p0/x_00.png"}',
+    f'--out={tmp_path / "found.html"}',
+    '--index=ivfpq',
+  )
+  assert code == 3 and len(err.splitlines()) == 1
+  assert '12 vectors' in err and 'search them exactly' in err
 
 
 @pytest.mark.slow
@@ -284,6 +331,12 @@ def test_one_line_and_a_code(tmp_path, door, flags, code, message):
       ['--workdir={run}', '--gallery={photos}', '--backend=x', '--query=y'],
       2,
       'unknown backend',
+    ),
+    (
+      'search',
+      ['--workdir={run}', '--gallery={photos}', '--index=x', '--query=y'],
+      2,
+      'unknown index',
     ),
     (
       'search',

@@ -18,6 +18,7 @@ from PIL import Image
 import fedreid_jax as fr
 from fedreid_jax.apps.deploy import vectors
 from fedreid_jax.data.folder import folder_layout
+from fedreid_jax.evaluation.strangers import Calibration
 from fedreid_jax.training import snapshot
 
 pytest.importorskip('uvicorn', reason="pip install '.[serve]'")
@@ -49,7 +50,9 @@ def model(metric='euclidean'):
 class Site:
   """A server in a thread, and a client of it."""
 
-  def __init__(self, root, scratch, metric='euclidean', names=None):
+  def __init__(
+    self, root, scratch, metric='euclidean', names=None, strangers=None
+  ):
     own = model(metric)
     folder = vectors.folder_of(root, '--gallery', skip=False)
     stored = vectors.write(own, folder, scratch / 'vectors.npy')
@@ -60,7 +63,7 @@ class Site:
     gallery = fr.Gallery(stored.rows, rows, metric=metric)
     self.rows, self.names, self.failures = stored.rows, folder.names, []
     self.finder = server.Finder(
-      own, gallery, folder, server.Settings(5, None, labels)
+      own, gallery, folder, server.Settings(5, None, labels, strangers)
     )
     made = server.make_app(self.finder, [('model', '<b>')], LIMIT, self._failed)
     self._socket = server.listen(0)
@@ -132,7 +135,7 @@ def test_an_image_of_the_gallery_finds_itself_first(site, photos):
     [hit['distance'] for hit in hits], expected[nearest], rtol=1e-3
   )
   assert {hit['identity'] for hit in hits[:3]} == {'p2'}
-  assert 'similarity' not in first
+  assert 'similarity' not in first and 'strangers' not in first
 
 
 def test_cosines_are_shown_as_similarities(photos, tmp_path):
@@ -145,6 +148,16 @@ def test_cosines_are_shown_as_similarities(photos, tmp_path):
   expected = np.sort(unit @ unit[0])[::-1][:5]
   found = [hit['similarity'] for hit in hits]
   np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_hits_are_compared_with_strangers(photos, tmp_path):
+  known = Calibration(np.float32([0.0, 0.5]), 2, ('mall',))
+  site = Site(photos, tmp_path, strangers=known)
+  try:
+    hits = site.search((photos / 'p0/x_c00.png').read_bytes())['hits']
+  finally:
+    site.close()
+  assert [hit['strangers'] for hit in hits[:2]] == ['2 of 3', '3 of 3']
 
 
 @pytest.mark.parametrize('how', ['turned', 'cmyk', 'palette'])

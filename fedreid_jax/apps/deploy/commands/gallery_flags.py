@@ -15,6 +15,7 @@ from fedreid_jax.data.datasets.records import MODALITIES
 if TYPE_CHECKING:
   from fedreid_jax.apps.deploy.vectors import Folder, Vectors
   from fedreid_jax.evaluation.index import Gallery
+  from fedreid_jax.evaluation.strangers import Calibration
   from fedreid_jax.training.snapshot import Snapshot
 
 flags.adopt_module_key_flags(embedding_flags)
@@ -35,11 +36,24 @@ _BACKEND = flags.DEFINE_string(
   'fedreid_jax[search]), or auto: faiss for large galleries if installed. '
   'Both are exact.',
 )
+_INDEX = flags.DEFINE_string(
+  'index',
+  'exact',
+  'exact, or ivfpq: an approximate index of FAISS, which is built at the first '
+  'search and kept beside the .npy file.',
+)
+_STRANGERS = flags.DEFINE_string(
+  'strangers',
+  None,
+  'File of `evaluate --strangers`: print for each image how many strangers are '
+  'as near.',
+)
 
 METHODS = {
   'product': 'exact matrix products in JAX',
   'faiss': 'exact search by FAISS',
 }
+APPROXIMATE = 'approximate search by FAISS ({kind}), finds {recall}'
 
 
 class Source(NamedTuple):
@@ -62,9 +76,10 @@ def check() -> None:
   """Raises ConfigError, naming the flag, if flags do not allow a search."""
   given()
   run.given_workdir()
-  from fedreid_jax.evaluation import index
+  from fedreid_jax.evaluation import approximate, index
 
   index.check_backend(_BACKEND.value)
+  approximate.check(_INDEX.value)
 
 
 def neighbours() -> int:
@@ -106,6 +121,13 @@ def check_model(source: Source, model: 'Snapshot') -> None:
     )
 
 
+def metric(source: Source, model: 'Snapshot') -> str:
+  """The distance of a search: that of the vectors, or of the run."""
+  if source.stored is not None:
+    return source.stored.described['metric']
+  return model.config.evaluation.metric
+
+
 def embedded(source: Source, model: 'Snapshot') -> 'Vectors':
   """Opens the vectors of a gallery, and embeds it if it has none."""
   if source.stored is not None:
@@ -119,29 +141,66 @@ def embedded(source: Source, model: 'Snapshot') -> 'Vectors':
     )
 
 
-def opened(stored: 'Vectors') -> 'Gallery':
-  """Returns vectors as a gallery, labelled with their rows."""
+def opened(source: Source, stored: 'Vectors') -> 'Gallery':
+  """Returns vectors as a gallery, labelled with their rows.
+
+  An approximate index of a `source` of stored vectors is kept beside them.
+  """
   from fedreid_jax.evaluation.index import Gallery
 
+  rows, metric, index = stored.rows, stored.described['metric'], None
+  if _INDEX.value != 'exact':
+    from fedreid_jax.apps.deploy import vector_index
+
+    path = Path(given()).expanduser() if source.stored else None
+    print(f'index: {_INDEX.value} of {len(rows):,} vectors', flush=True)
+    index = vector_index.opened(path, rows, metric, _INDEX.value)
   return Gallery(
-    stored.rows,
-    np.arange(len(stored.rows)),
-    metric=stored.described['metric'],
+    rows,
+    np.arange(len(rows)),
+    metric=metric,
     backend=_BACKEND.value,
+    index=index,
   )
 
 
+def strangers(model: 'Snapshot', metric: str) -> 'Calibration | None':
+  """Reads --strangers for a model and a distance, None without the flag.
+
+  Raises:
+    DataError: when there is no such file.
+    IntegrityError: for a file of other models or another distance.
+  """
+  if not _STRANGERS.value:
+    return None
+  from fedreid_jax.training import calibration
+
+  path = Path(_STRANGERS.value).expanduser()
+  return calibration.read(path, model.digest, metric)
+
+
 def about(
-  model: 'Snapshot', stored: 'Vectors', gallery: 'Gallery'
+  model: 'Snapshot',
+  stored: 'Vectors',
+  gallery: 'Gallery',
+  known: 'Calibration | None' = None,
 ) -> list[tuple[str, str]]:
   """Prints the facts of a search, and returns them with the model."""
   images = errors.counted(len(gallery), 'image')
+  method = METHODS[gallery.backend]
+  if gallery.index:
+    recall = gallery.index.recall
+    method = APPROXIMATE.format(kind=_INDEX.value, recall=recall)
   found = [
     ('model', f'{embedding_flags.described(model)}, of {run.FLAGS.workdir}'),
     ('gallery', f'{images} of {stored.folder.root}'),
     ('distance', gallery.metric),
-    ('search', METHODS[gallery.backend]),
+    ('search', method),
   ]
+  if known:
+    from fedreid_jax.training import calibration
+
+    found.append(('strangers', calibration.describe(known)))
   for name, value in found[1:]:
     print(f'{name}: {value}')
   return found

@@ -23,7 +23,7 @@ from fedreid_jax.cli import run
 
 if TYPE_CHECKING:
   from fedreid_jax.apps.deploy.image_search import Answer
-  from fedreid_jax.apps.deploy.vectors import Vectors
+  from fedreid_jax.evaluation.strangers import Calibration
   from fedreid_jax.training.snapshot import Snapshot
 
 flags.adopt_module_key_flags(gallery_flags)
@@ -58,8 +58,9 @@ def main(argv: list[str]) -> None:
     gallery_flags.check_model(source, model)
     embedding_flags.say_model(model)
     kind = embedding_flags.modality(model, gallery_flags.QUERY_MODALITY)
+    known = gallery_flags.strangers(model, gallery_flags.metric(source, model))
     queries = embedding_flags.queries(model, paths, kind)
-    _search(model, gallery_flags.embedded(source, model), queries, out)
+    _search(model, source, queries, out, known)
     print(f'page: {out.absolute().as_uri()}')
     embedding_flags.next_step(*_following(source))
 
@@ -79,21 +80,23 @@ def _following(source: gallery_flags.Source) -> list[str]:
 
 def _search(
   model: 'Snapshot',
-  stored: 'Vectors',
+  source: gallery_flags.Source,
   queries: tuple[list[Path], np.ndarray],
   out: Path,
+  known: 'Calibration | None',
 ) -> None:
   from fedreid_jax.apps.deploy import image_search
   from fedreid_jax.training.files import atomic
 
   paths, found = queries
+  stored = gallery_flags.embedded(source, model)
   folder = stored.folder
-  gallery = gallery_flags.opened(stored)
+  gallery = gallery_flags.opened(source, stored)
   k = gallery_flags.neighbours()
   answers = image_search.search(
-    gallery, folder.root, folder.names, found, paths, k, _EXCLUDE.value
+    gallery, folder.root, folder.names, found, paths, k, _EXCLUDE.value, known
   )
-  about = gallery_flags.about(model, stored, gallery)
+  about = gallery_flags.about(model, stored, gallery, known)
   _print(answers)
   if max(len(one.hits) for one in answers) < k:
     print(f'note: the gallery has fewer images than --k={k}')
@@ -127,6 +130,9 @@ def _print(answers: Sequence['Answer']) -> None:
     rows: list[list[str]] = []
     for rank, hit in enumerate(answer.hits, 1):
       image = hit.name + (' (same file)' if hit.same else '')
-      rows.append([str(rank), f'{hit.distance:.4f}', image])
+      strangers = [hit.strangers] if hit.strangers else []
+      rows.append([str(rank), f'{hit.distance:.4f}', *strangers, image])
     title, columns = f'query: {answer.query}', ['rank', 'distance', 'image']
+    if any(hit.strangers for hit in answer.hits):
+      columns.insert(2, 'strangers as near')
     console_table.show(screen, title, columns, rows)

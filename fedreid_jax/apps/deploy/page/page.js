@@ -57,6 +57,7 @@ function shown(hit, rank) {
   if ('similarity' in hit) {
     lines.push([`similarity ${hit.similarity.toFixed(4)}`]);
   }
+  if (hit.strangers) lines.push([`strangers as near: ${hit.strangers}`]);
   if (hit.identity) lines.push([`identity ${hit.identity}`]);
   if (hit.camera) lines.push([`camera ${hit.camera}`]);
   lines.push([hit.name]);
