@@ -28,7 +28,7 @@ GROUP = 'fedreid.commands'
 FULL = {'--helpfull', '-helpfull'}
 ASKED = {'--help', '-help', '-h', '-?', *FULL}
 CORE = (
-  *('train', 'evaluate', 'data', 'report', 'privacy'),
+  *('train', 'evaluate', 'data', 'report', 'privacy', 'compile'),
   *('check-component', 'list', 'completion'),
 )
 

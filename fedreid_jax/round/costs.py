@@ -77,7 +77,9 @@ class Programs:
     """Compiles a program; returns the shapes and shardings of its results."""
     lowered = self.lowered[name] = program.lower(*args)
     made = self.compiled[name] = lowered.compile()
-    return jax.tree.map(_shape, made.out_info, made.output_shardings)
+    return jax.tree.map(
+      placement.described, made.out_info, made.output_shardings
+    )
 
 
 def of_round(
@@ -116,7 +118,7 @@ def of_programs(
   # XLA counts the body of every loop once, so that this is the cost of one step
   # of one client.
   counted: Any = programs.lowered[TRAINING].cost_analysis() or {}
-  memory = {name: _memory(one) for name, one in programs.compiled.items()}
+  memory = {name: of_memory(one) for name, one in programs.compiled.items()}
   return Costs(
     steps=sum(int(tasks.num_steps.sum()) for tasks in waves),
     images=sum(int(tasks.valid.sum()) for tasks in waves),
@@ -159,7 +161,7 @@ def _joined(uploads: Folded, cohort: int, whole: NamedSharding) -> Folded:
     return jax.ShapeDtypeStruct(shape, row.dtype, sharding=whole)
 
   def placed(leaf: Any) -> Any:
-    return _shape(leaf, whole)
+    return placement.described(leaf, whole)
 
   return Folded(
     jax.tree.map(every, uploads.uploads),
@@ -169,11 +171,8 @@ def _joined(uploads: Folded, cohort: int, whole: NamedSharding) -> Folded:
   )
 
 
-def _shape(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _memory(program: jax.stages.Compiled) -> Memory | None:
+def of_memory(program: jax.stages.Compiled) -> Memory | None:
+  """Returns the memory of a program, None if the compiler has no analysis."""
   found: Any = program.memory_analysis()
   if found is None:  # some platforms have no analysis
     return None

@@ -8,7 +8,7 @@ processes.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,8 +24,21 @@ from fedreid_jax.core.types import Array, Tree
 AXIS = 'clients'
 
 
+def is_described(mesh: Any) -> bool:
+  """Returns whether the devices of a mesh are a description, without memory.
+
+  Programs can be compiled for them (`jax.experimental.topologies`) and not run.
+  """
+  return mesh.devices.flat[0] not in jax.devices()
+
+
 def put(tree: Tree, sharding: NamedSharding) -> Any:
-  """Puts arrays of the host, which are equal in every process, on devices."""
+  """Puts arrays of the host, which are equal in every process, on devices.
+
+  Returns shapes for devices that are only described.
+  """
+  if is_described(sharding.mesh):
+    return jax.tree.map(functools.partial(described, sharding=sharding), tree)
   # A process has no access to the devices of others: it only puts its shards.
 
   def one(array: Any) -> jax.Array:
@@ -35,6 +48,12 @@ def put(tree: Tree, sharding: NamedSharding) -> Any:
     )
 
   return jax.tree.map(one, tree)
+
+
+def described(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+  """Returns the shape of an array with a sharding."""
+  leaf = leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def get(tree: Tree) -> Any:
@@ -75,12 +94,20 @@ def copies(tree: Tree, num: int) -> Any:
   return jax.tree.map(stacked, tree)
 
 
-def make_mesh(num_devices: int | None = None) -> Mesh:
-  """Returns a mesh of the first `num_devices` (default: all) devices."""
-  devices = jax.devices()[:num_devices]
-  return jax.make_mesh(
-    (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
-  )
+def make_mesh(
+  num_devices: int | None = None, devices: Sequence[Any] = ()
+) -> Mesh:
+  """Returns a mesh of the first `num_devices` (default: all) devices.
+
+  Without `devices` those of this machine are used.
+  """
+  kinds = (AxisType.Auto,)
+  if devices:
+    # A part of a pod that is described has no order of its own.
+    chosen = np.asarray(devices[:num_devices])
+    return Mesh(chosen, (AXIS,), axis_types=kinds)
+  here = jax.devices()[:num_devices]
+  return jax.make_mesh((len(here),), (AXIS,), axis_types=kinds, devices=here)
 
 
 def over_clients(

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientData, Table
-from fedreid_jax.round import cohort
+from fedreid_jax.round import cohort, placement
 
 COLUMNS = ('labels', 'cameras', 'modalities')
 Part = tuple[types.Table, types.ClientTask]
@@ -108,7 +108,11 @@ class ImageStore:
     fill = functools.cache(fill)
     total = rows * self._placement.num_devices
 
-    def array(name: str, shape: tuple[int, ...]) -> jax.Array:
+    def array(name: str, shape: tuple[int, ...]) -> Any:
+      if placement.is_described(self._sharding.mesh):
+        kind = np.uint8 if name == 'images' else np.int32
+        return jax.ShapeDtypeStruct(shape, kind, sharding=self._sharding)
+
       def shard(index: Any) -> np.ndarray:
         return getattr(fill((index[0].start or 0) // rows), name)
 

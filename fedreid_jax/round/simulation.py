@@ -117,12 +117,19 @@ class Executor:
     """Returns (server state on devices, store of the client states).
 
     Args:
+      variables: their shapes suffice for `compiled` and `forecast`.
       pretrained: names of variables that are read from a file: personal ones
         start from these values as well, instead of random numbers per client.
     """
     init_server = jax.jit(self.algorithm.init_server, out_shardings=self._whole)
     sizes = np.asarray([c.num_images for c in self._clients], np.float32)
-    server = init_server(variables, sizes, self._public, self._seed)
+    given = variables, sizes, self._public, self._seed
+    if _are_shapes(variables):
+      found = jax.eval_shape(init_server, *given)
+      whole = functools.partial(placement.described, sharding=self._whole)
+      server = jax.tree.map(whole, found)
+    else:
+      server = init_server(*given)
     loaded = {name: variables[name] for name in pretrained}
     shapes = jax.eval_shape(
       self.algorithm.init_client, np.uint32(0), loaded, self._seed
@@ -254,13 +261,26 @@ class Executor:
     Nothing is run. If images do not stay on devices, the program of one segment
     of steps is counted.
     """
+    return self.compiled(server, store)[1]
+
+  def compiled(
+    self, server: types.ServerState, store: ClientStore
+  ) -> tuple[costs.Programs, costs.Costs]:
+    """Compiles as `forecast` does, and also returns the programs."""
     _, uploads, _ = self._first_round(server, store)
     drawn = self._tasks.first()
     sent = self._wire(server, uploads, drawn, True)
-    waves = self._tasks.waves(drawn, server.groups, 0)
+    waves = self._tasks.waves(drawn, self._groups(server), 0)
     given = self._tasks.size, self._public, self._seed_of(0)
     found = costs.of_round(self._local, server, store, waves, *given)
-    return costs.of_programs(found, [tasks for _, tasks in waves], sent)
+    tasks = [tasks for _, tasks in waves]
+    return found, costs.of_programs(found, tasks, sent)
+
+  def _groups(self, server: types.ServerState) -> np.ndarray:
+    """Returns the group of every client; all are in one before round 0."""
+    if _are_shapes(server.groups):
+      return np.zeros(len(self._clients), np.int32)
+    return np.asarray(server.groups)
 
   def programs(
     self, server: types.ServerState, store: ClientStore
@@ -287,7 +307,7 @@ class Executor:
     self, server: types.ServerState, store: ClientStore
   ) -> tuple[types.ClientTask, types.Upload, Callable[[], jax.stages.Traced]]:
     """Returns (tasks of round 0, shapes of its uploads, trace of training)."""
-    wave, *_ = self._tasks.waves(self._tasks.first(), server.groups, 0)
+    wave, *_ = self._tasks.waves(self._tasks.first(), self._groups(server), 0)
     lanes, tasks = wave
     tree, placed = self._local.place(store, wave)
     run, number = self._run, np.int32(0)
@@ -377,3 +397,8 @@ class Executor:
     return round_log.wire(
       self.algorithm, server, uploads, members, len(self._clients), trains
     )
+
+
+def _are_shapes(tree: Any) -> bool:
+  leaves = jax.tree.leaves(tree)
+  return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)

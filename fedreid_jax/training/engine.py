@@ -19,7 +19,13 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.losses import objective
 from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Component, Participants, releases
-from fedreid_jax.round import cohort, compose, simulation, timetable
+from fedreid_jax.round import (
+  cohort,
+  compose,
+  placement,
+  simulation,
+  timetable,
+)
 from fedreid_jax.round.server import gathering
 from fedreid_jax.round.settings import Settings, SimulationOptions
 from fedreid_jax.round.timetable import Rules, Timetable
@@ -75,7 +81,8 @@ def make_executor(
   # without a message.
   each = budget.cost(forward, variables, federation.image_shape)
   members = min(participants.cohort, len(clients))
-  budget.check(config, shape, members, each, len(mesh.local_devices))
+  if not placement.is_described(mesh):
+    budget.check(config, shape, members, each, len(mesh.local_devices))
   settings = _settings(
     config,
     model,
@@ -109,7 +116,7 @@ def make_executor(
   if variant.cohort is not None:
     # Uploads of sites are received one after another and checked one by one.
     algorithm = algorithm._replace(fold=None)
-  if algorithm.program.has_data_pass:
+  if algorithm.program.has_data_pass and not placement.is_described(mesh):
     budget.check_data_pass(local.data_pass_batch, each)
   return variant.executor(
     algorithm,

@@ -1,0 +1,198 @@
+"""Programs of a round, compiled for accelerators that are not there.
+
+A topology is a description of a pod: its compiler reports the memory, the
+operations and the collectives of a program, and nothing is run. The clients
+have the published numbers of images and persons of their data sets, and no
+image is read.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.config.validation import load_components
+from fedreid_jax.core.types import ClientData
+from fedreid_jax.data import augment, load
+from fedreid_jax.data.datasets import registry
+from fedreid_jax.data.federation import Federation
+from fedreid_jax.round import costs, placement
+from fedreid_jax.training import build, engine
+
+GIB = 2**30
+IMAGES = 10  # of a person, where the number of images is not published
+
+
+class Chip(NamedTuple):
+  """Published peak figures of a chip, per second."""
+
+  memory: float  # bytes
+  flops: float  # bfloat16
+  bandwidth: float  # bytes of its memory
+
+
+# By `device_kind`, from the pages of Google Cloud on TPU versions.
+CHIPS = {
+  'TPU v4': Chip(32 * GIB, 275e12, 1228e9),
+  'TPU v5 lite': Chip(16 * GIB, 197e12, 819e9),
+  'TPU v5': Chip(95 * GIB, 459e12, 2765e9),
+  'TPU v6 lite': Chip(32 * GIB, 918e12, 1640e9),
+}
+COLLECTIVES = (
+  *('all-reduce', 'all-gather', 'reduce-scatter'),
+  *('collective-permute', 'all-to-all'),
+)
+_CALL = re.compile(
+  rf'= (?P<shape>.*?) (?P<kind>{"|".join(COLLECTIVES)})(-start)?\('
+)
+_ARRAY = re.compile(r'(pred|[a-z]+\d+)\[([\d,]*)\]')
+_BITS = re.compile(r'\d+')
+
+
+class Program(NamedTuple):
+  """Figures of one compiled program, of one chip."""
+
+  name: str
+  memory: costs.Memory
+  code: int  # bytes
+  flops: float  # bodies of loops count once
+  moved: float  # bytes between the chip and its memory, likewise
+  seconds: float  # estimate of the compiler, likewise
+  collectives: dict[str, tuple[int, int]]  # (number, bytes) by kind
+
+
+def devices(topology: str) -> Sequence[Any]:
+  """Returns the devices of 'v5e:4x8' or 'cpu:8', for example.
+
+  Raises:
+    ConfigError: for an unknown topology, or without its compiler.
+  """
+  kind, _, size = topology.partition(':')
+  if kind == 'cpu':
+    if not size.isdecimal() or not 0 < int(size) <= len(jax.devices('cpu')):
+      raise errors.ConfigError(
+        f'{size or "no number"} of {len(jax.devices("cpu"))} CPU devices',
+        '--topology',
+        'set JAX_NUM_CPU_DEVICES to the number',
+      )
+    return jax.devices('cpu')[: int(size)]
+  # The compiler would ask a server of the cloud for the pod that it runs on.
+  os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+  from jax.experimental import topologies
+
+  try:
+    found = topologies.get_topology_desc(platform='tpu', topology_name=topology)
+  except Exception as error:  # of libtpu, or a missing module
+    text = str(error).splitlines()[0]
+    raise errors.ConfigError(
+      f'no topology {topology!r}: {text}',
+      '--topology',
+      "pip install 'fedreid_jax[tpu]', and give v5e:2x4 for example",
+    ) from error
+  return found.devices
+
+
+def described(config) -> Federation:
+  """Returns a federation with the sizes of its data sets, without images.
+
+  Raises:
+    ConfigError: for a data set without published sizes.
+  """
+  empty = load.without_images(config.data)
+  clients = []
+  for spec in sorted(config.data.sources):
+    dataset, options = registry.parse(spec)
+    count = dataset.expected(options).get('train')
+    if count is None or count.identities is None:
+      raise errors.ConfigError(
+        f'{spec} has no published sizes',
+        'data.sources',
+        'give --config.data.root, or other data sets',
+      )
+    images = count.images or IMAGES * count.identities
+    rows = np.arange(images, dtype=np.int32)
+    clients.append(
+      ClientData(
+        spec,
+        _no_images,
+        rows % count.identities,
+        rows % (count.cameras or 1),
+        np.zeros_like(rows),
+        count.identities,
+      )
+    )
+  return empty._replace(clients=tuple(clients))
+
+
+def _no_images() -> Any:
+  raise AssertionError('a program is compiled without images')
+
+
+def programs(config, topology: str) -> tuple[list[Program], costs.Costs, Any]:
+  """Compiles a round; returns its programs, its costs and a device.
+
+  Raises:
+    ConfigError: as `devices` and `described`.
+  """
+  found = devices(topology)
+  if config.data.source == 'datasets' and not config.data.root:
+    federation = described(config)
+  else:
+    federation = load.load(
+      config.data,
+      options=build.arguments(config, config.data.source),
+      held_out=config.evaluation.validation,
+    )
+  columns = max(c.num_identities for c in federation.clients)
+  model = build.network(config, columns, federation.image_shape)
+  mesh = placement.make_mesh(min(len(found), len(federation.clients)), found)
+  executor = engine.make_executor(
+    config,
+    federation,
+    model,
+    load_components(config),
+    augment.make(config.augment, federation.mean, federation.std),
+    mesh,
+  )
+  variables = jax.eval_shape(model.init, jax.random.key(config.seed))
+  server, store = executor.init(variables)
+  made, cost = executor.compiled(server, store)
+  rows = [_program(name, one) for name, one in made.compiled.items()]
+  return rows, cost, found[0]
+
+
+def _program(name: str, one: Any) -> Program:
+  memory = costs.of_memory(one)
+  stats, counted = one.memory_analysis(), one.cost_analysis() or {}
+  return Program(
+    name,
+    memory or costs.Memory(0, 0, 0),
+    getattr(stats, 'generated_code_size_in_bytes', 0),
+    counted.get('flops', 0.0),
+    counted.get('bytes accessed', 0.0),
+    counted.get('optimal_seconds', 0.0),
+    collectives(one.as_text()),
+  )
+
+
+def collectives(text: str) -> dict[str, tuple[int, int]]:
+  """Returns (number, bytes) of the collectives of a program by kind."""
+  number: Counter[str] = Counter()
+  size: Counter[str] = Counter()
+  for found in _CALL.finditer(text):
+    number[found['kind']] += 1
+    size[found['kind']] += sum(
+      _bytes(kind, shape) for kind, shape in _ARRAY.findall(found['shape'])
+    )
+  return {kind: (number[kind], size[kind]) for kind in number}
+
+
+def _bytes(kind: str, shape: str) -> int:
+  bits = _BITS.search(kind)
+  width = int(bits[0]) // 8 if bits else 1
+  return width * int(np.prod([int(x) for x in shape.split(',') if x]))
