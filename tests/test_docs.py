@@ -157,6 +157,12 @@ def test_programs_commands_and_tables_exist(doc):
     assert name in index.TABLES, name
 
 
+def test_every_table_is_in_the_list():
+  text = (ROOT / 'docs/comparisons.md').read_text()
+  found = re.findall(r'^\| .*--table=([\w/]+)` \|$', text, re.MULTILINE)
+  assert sorted(found) == sorted(index.TABLES)
+
+
 def test_fields_exist(doc):
   config = schema.default()
   fields = {

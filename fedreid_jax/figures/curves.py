@@ -43,7 +43,11 @@ def has_lines(evaluation: Sequence[dict[str, Any]]) -> bool:
   return any(e['metrics'].keys() & SHOWN.keys() for e in evaluation)
 
 
-def draw(runs: Sequence[tuple[str, dict[str, Any]]], target: str = '') -> Any:
+def draw(
+  runs: Sequence[tuple[str, dict[str, Any]]],
+  target: str = '',
+  apart: bool = False,
+) -> Any:
   """Draws a panel per metric and a line per label.
 
   Runs with the same label differ in their seeds. They are drawn as one line of
@@ -52,43 +56,58 @@ def draw(runs: Sequence[tuple[str, dict[str, Any]]], target: str = '') -> Any:
   Args:
     runs: (label, results.json).
     target: '' for the mean over all targets.
+    apart: draws a row of panels per target.
 
   Raises:
     ConfigError: for a target on which no run was tested, or tests without any
       metric of `SHOWN`.
   """
-  tests = [
-    (label, [e for e in found['evaluation'] if target in ('', e['target'])])
-    for label, found in runs
-  ]
   names = sorted({e['target'] for _, r in runs for e in r['evaluation']})
-  if not any(test for _, test in tests):
+  if not names or target not in ('', *names):
     raise errors.ConfigError(
       f'no evaluation of {target or "any target"!r}',
       '--target',
       f'there are {", ".join(names) or "none"}',
     )
-  lines: dict[str, dict[str, list[Curve]]] = {metric: {} for metric in SHOWN}
-  for metric, (label, test) in itertools.product(SHOWN, tests):
-    if curve := over_rounds(test, metric):
-      lines[metric].setdefault(label, []).append(curve)
-  shown = [metric for metric in SHOWN if lines[metric]]
+  rows = {name: _lines(runs, name) for name in (names if apart else [target])}
+  shown = [m for m in SHOWN if any(lines[m] for lines in rows.values())]
   if not shown:
     raise errors.ConfigError(
       'the tests have no metric with a curve',
       'results.json',
       f'evaluate one of {", ".join(SHOWN)}',
     )
-  most = max(len(found) for of in lines.values() for found in of.values())
+  most = max(
+    len(found)
+    for lines in rows.values()
+    for of in lines.values()
+    for found in of.values()
+  )
   where = target or ('mean of ' if len(names) > 1 else '') + ', '.join(names)
+  if apart:
+    where = errors.counted(len(names), 'target')
   band = f'; band: ± sample standard deviation of {most} runs'
-  figure, places = canvas.row(len(shown), 4.2, 3.4)
+  figure, panels = canvas.table(len(rows), len(shown), 4.2, 3.4)
   figure.suptitle(f'Test on {where}{band if most > 1 else ""}', fontsize=10)
-  for axes, metric in zip(places, shown, strict=True):
-    _test_panel(axes, lines[metric])
-    axes.set_ylabel(f'{SHOWN[metric]}, %')
-  places[-1].legend(fontsize=8)
+  for places, (name, lines) in zip(panels, rows.items(), strict=True):
+    for axes, metric in zip(places, shown, strict=True):
+      _test_panel(axes, lines[metric])
+      on = f' on {name}' if apart else ''
+      axes.set_ylabel(f'{SHOWN[metric]}{on}, %')
+    places[-1].legend(fontsize=8)
   return figure
+
+
+def _lines(
+  runs: Sequence[tuple[str, dict[str, Any]]], target: str
+) -> dict[str, dict[str, list[Curve]]]:
+  """The curves of each metric and label on a target, '' for the mean."""
+  lines: dict[str, dict[str, list[Curve]]] = {metric: {} for metric in SHOWN}
+  for metric, (label, found) in itertools.product(SHOWN, runs):
+    test = [e for e in found['evaluation'] if target in ('', e['target'])]
+    if curve := over_rounds(test, metric):
+      lines[metric].setdefault(label, []).append(curve)
+  return lines
 
 
 def of_clients(

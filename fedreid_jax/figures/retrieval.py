@@ -91,14 +91,18 @@ def distances_of_pairs(
   return distance[right], distance[~right]
 
 
-def draw_distances(runs: Runs, target: str = '', seed: int = 0) -> Any:
+def draw_distances(
+  runs: Runs, target: str = '', seed: int = 0, panels: Any = None
+) -> Any:
   """Draws distances within and between identities (L2RW, figure 3).
 
   A panel per run has both densities, their means and the gap. Without a
-  target, the first target of each run is shown.
+  target, the first target of each run is shown; without panels, the figure is
+  new.
   """
-  figure, places = canvas.row(len(runs), 4.2, 3.6)
-  for axes, (label, run) in zip(places, runs, strict=True):
+  if panels is None:
+    _, panels = canvas.row(len(runs), 4.2, 3.6)
+  for axes, (label, run) in zip(panels, runs, strict=True):
     within, between = distances_of_pairs(run, target, seed)
     edges = np.linspace(0, max(within.max(), between.max()), BINS + 1)
     means = []
@@ -129,7 +133,7 @@ def draw_distances(runs: Runs, target: str = '', seed: int = 0) -> Any:
     # The legend is above the histograms and does not cover them.
     axes.margins(y=0.3)
     axes.legend(fontsize=8, loc='upper left')
-  return figure
+  return panels[0].figure
 
 
 def draw_ranked(

@@ -281,16 +281,20 @@ def persons(run: LoadedRun, target: str = '', seed: int = 0) -> list[Cloud]:
 
 
 def draw_persons(
-  runs: Sequence[tuple[str, LoadedRun]], target: str = '', seed: int = 0
+  runs: Sequence[tuple[str, LoadedRun]],
+  target: str = '',
+  seed: int = 0,
+  panels: Any = None,
 ) -> Any:
   """Draws some persons of a test, a panel per run (L2RW, figure 3).
 
   Points are the ranked features, with a colour per person and a marker per
   modality. Runs show the same images. Features that are good for retrieval
   separate persons and not modalities. Without a target, the first target of
-  each run is shown.
+  each run is shown; without panels, the figure is new.
   """
-  figure, panels = canvas.row(len(runs), 4.2, 4.4)
+  if panels is None:
+    _, panels = canvas.row(len(runs), 4.2, 4.4)
   for axes, (label, run) in zip(panels, runs, strict=True):
     shown = persons(run, target, seed)
     for k, (cloud, where) in enumerate(
@@ -304,7 +308,7 @@ def draw_persons(
     kinds = np.unique(np.concatenate([c.kinds for c in shown]))
     if len(kinds) > 1:
       _legend_of_modalities(axes, kinds)
-  return figure
+  return panels[0].figure
 
 
 def _legend_of_modalities(axes: Any, kinds: np.ndarray) -> None:

@@ -99,6 +99,15 @@ def test_runs_of_one_label_are_a_line_with_a_band():
   assert '± sample standard deviation of 2 runs' in figure.get_suptitle()
 
 
+def test_targets_apart_have_a_row_of_panels():
+  figure = curves.draw([('a', RESULTS)], apart=True)
+  names = [axes.get_ylabel() for axes in figure.axes]
+  assert names[::2] == ['mAP on mall, %', 'mAP on park, %']
+  own = [list(axes.get_lines()[0].get_ydata()) for axes in figure.axes[::2]]
+  assert own == [[10, 30], [50]]
+  assert figure.get_suptitle() == 'Test on 2 targets'
+
+
 def sides(run):
   """Features, identities and cameras of queries, then of the gallery."""
   own, trial = run.target('').images, run.target('').trials[0]

@@ -1,4 +1,4 @@
-"""Draws the effects of methods, and metrics over the fields of a sweep."""
+"""Draws effects of methods, and metrics by field of a sweep or by target."""
 
 import ast
 import itertools
@@ -174,6 +174,44 @@ def draw_sweep(lines: Sequence[Line], target: str = '', model: str = '') -> Any:
       _panel(axes, list(series(kept, field)), metric, runs)
       axes.set_xlabel(field)
       axes.set_ylabel(f'{SHOWN[metric]}, %')
+  return figure
+
+
+def draw_bars(lines: Sequence[Line]) -> Any:
+  """Draws a panel per metric, with a group of bars per target.
+
+  A bar is the last round of a label, and its error bar one sample standard
+  deviation of its runs to either side.
+
+  Raises:
+    ConfigError: if there are no results.
+  """
+  kept = [line for line in lines if line.kind == 'last']
+  shown = [m for m in SHOWN if any(m in line.numbers for line in kept)]
+  if not shown:
+    raise errors.ConfigError('no results of a run', 'bars', 'finish a run')
+  labels = list(dict.fromkeys(line.label for line in kept))
+  targets = list(dict.fromkeys(line.target for line in kept))
+  wide = max(4.2, 0.25 * len(targets) * (len(labels) + 1))
+  figure, panels = canvas.table(len(shown), 1, wide, 2.9)
+  width = 0.8 / len(labels)
+  for axes, metric in zip(panels[:, 0], shown, strict=True):
+    for k, label in enumerate(labels):
+      own = [x for x in kept if x.label == label and metric in x.numbers]
+      places = [targets.index(x.target) - 0.4 + (k + 0.5) * width for x in own]
+      axes.bar(
+        places,
+        [x.numbers[metric] for x in own],
+        width,
+        yerr=[x.numbers.get(f'{metric} std', 0.0) for x in own],
+        label=label,
+        color=canvas.COLOURS[k % len(canvas.COLOURS)],
+      )
+    canvas.plain(axes)
+    axes.set_xticks(range(len(targets)), targets)
+    axes.set_ylabel(f'{SHOWN[metric]}, %')
+  drawn = panels[0, 0].get_legend_handles_labels()
+  figure.legend(*drawn, loc='outside upper center', ncols=3, fontsize=8)
   return figure
 
 

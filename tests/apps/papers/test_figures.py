@@ -75,6 +75,26 @@ def panels(figure):
   return found
 
 
+def test_a_target_has_a_bar_per_label():
+  lines = [
+    line({'n': n}, target=target, mAP=10.0 * int(n))
+    for target in ('plaza', 'mall')
+    for n in '12'
+  ]
+  figure = figures.draw_bars([*lines, lines[0]._replace(kind='best')])
+  first, second = figure.axes
+  assert (first.get_ylabel(), second.get_ylabel()) == ('mAP, %', 'rank-1, %')
+  bars = [bar for bar in first.patches if bar.get_width()]
+  found = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in bars]
+  expected = [(-0.4, 10), (0.6, 10), (0.0, 20), (1.0, 20)]
+  expected = [(x, 0.4, y) for x, y in expected]
+  np.testing.assert_allclose(found, expected, atol=1e-9)
+  (band, *_) = first.containers[0].get_children()[0].get_segments()
+  np.testing.assert_allclose(band[:, 1], [8, 12])
+  with pytest.raises(errors.ConfigError, match='no results'):
+    figures.draw_bars([])
+
+
 def test_one_field_at_a_time_is_one_line_a_panel():
   found = panels(figures.draw_sweep(cross()))
   assert set(found) == {

@@ -5,6 +5,10 @@ import json
 
 import commands
 import pytest
+from PIL import Image
+
+from fedreid_jax.apps.papers import pictures, report
+from fedreid_jax.apps.papers.tables import index
 
 TINY = ('rounds=1', 'model.features=(4,8)', 'data.identities=4')
 
@@ -48,3 +52,34 @@ def test_a_row_starts_from_the_run_of_another(tmp_path):
   assert models == {('Direct', 'global', target) for target in served} | {
     ('Supervised + distilled', f'client:{target}', target) for target in served
   }
+
+
+@pytest.mark.slow
+def test_a_figure_is_drawn_beside_its_table(tmp_path):
+  """DFH's figure 6: one run of each method, transformed from one client."""
+  code, out, err = commands.launch(
+    'table',
+    '--table=dfh/figure6',
+    '--preset=smoke',
+    f'--workdir={tmp_path}',
+    *(f'--set={pair}' for pair in TINY),
+    timeout=1200.0,
+  )
+  assert code == 0, err
+  picture = tmp_path / 'dfh' / 'figure6-smoke.png'
+  assert out.splitlines()[-1] == str(picture)
+  with Image.open(picture) as image:
+    assert image.size[0] > 1500  # three panels
+
+
+@pytest.mark.parametrize(
+  'name', ['dfh/figure3', 'dfh/figure4', 'dfh/figure6', 'fedreid/figure4d']
+)
+def test_without_finished_runs_there_is_no_picture(name, tmp_path, capsys):
+  table = index.TABLES[name]
+  path = tmp_path / 'table'
+  report.write(path, '', [])
+  report.write_runs(path, [])
+  pictures.write(table, 'smoke', [], path, tmp_path / 'table.png')
+  assert capsys.readouterr().out.startswith('no picture: no ')
+  assert not (tmp_path / 'table.png').exists()

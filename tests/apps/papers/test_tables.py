@@ -127,6 +127,22 @@ def test_no_number_is_left_out(table, count):
   assert count == sum(len(s) for r in rows for s in r.published.values())
 
 
+def test_figures_have_pictures():
+  kinds = {t.id: t.picture for t in TABLES if t.picture}
+  assert kinds.keys() == {t.id for t in TABLES if '/figure' in t.id}
+  drawn = {'sweep', 'bars', 'curves', 'tsne', 'persons+distances'}
+  assert {*kinds.values()} == drawn
+  swept = [t for t in TABLES if t.picture == 'sweep']
+  assert len(swept) == 4 and all(row.factors for t in swept for row in t.rows)
+
+
+def test_the_plane_has_features_of_a_client():
+  table = BY_ID['dfh/figure6']
+  for preset, source in table.source.items():
+    for row in table.rows:
+      assert source in declare.runs(row, table, preset)[0].data.sources
+
+
 def test_read_numbers_of_a_text():
   found = declare.read('a b  1 -\n c  +2.5 -3', ('x', 'y'))
   assert found == {'a b': {'x': 1.0}, 'c': {'x': 2.5, 'y': -3.0}}

@@ -38,7 +38,7 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 
-TITLE = 60  # characters of a line above the picture
+TITLE = 72  # characters of a line above the picture
 NAMES = {'identities': 'inversion', 'dfs': 'inversion-dfs'}
 _ATTACK = flags.DEFINE_enum(
   'attack', 'identities', list(NAMES), 'Information that is attacked.'
@@ -184,8 +184,9 @@ def _title(name: str, described: Mapping[str, Any]) -> str:
   for question, rank1 in described['rank1'].items():
     bounds = described['intervals'][question]
     shown = {name: f'{name} {share:.1f}' for name, share in rank1.items()}
-    line = f'right {question}, %: {", ".join(shown.values())}'
-    lines += textwrap.wrap(line, TITLE)
+    # Lines are broken between numbers only, and so blanks in them do not break.
+    line = ', '.join(text.replace(' ', '\xa0') for text in shown.values())
+    lines += textwrap.wrap(f'right {question}, %: {line}', TITLE)
     for name, (low, high) in bounds.items():
       shown[name] += f' [{low:.1f}, {high:.1f}]'
     print(f'right {question}, %: {", ".join(shown.values())}')

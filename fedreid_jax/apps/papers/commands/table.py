@@ -12,7 +12,9 @@ The preset `synthetic`, the default, runs the table on built-in images; `smoke`
 is a reduced version of it. Only `paper` runs on the published data and shows
 the published numbers next to the measured ones. The folder of a run is named
 after its configuration, so that tables share runs. The same command resumes a
-table. `--available` leaves out rows whose data sets are not in the folder.
+      # Without factors in the folder's name: tables share runs.
+      cell = cells.make_cell(row.label, config, folder, {})
+      found.append(cell._replace(factors=row.factors))
 """
 
 import functools
@@ -71,25 +73,37 @@ def main(argv: list[str]) -> None:
     folder = Path('runs', 'tables').absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
-    # Each preset and selection of rows is written to separate files.
-    words = '-'.join(filter(None, (table.id, _PRESET.value, _ONLY.value)))
-    from fedreid_jax.apps.papers import runner
-    from fedreid_jax.training import loop
-
-    found = _cells(table, folder)
-    labels = {cell.label for cell in found}
-    runner.run(
-      found,
-      folder / re.sub(r'[^\w/.+-]+', '_', words),
-      functools.partial(loop.train, verbose=run.workers() == 1),
-      title=_title(table),
-      shard=_SHARD.value,
-      num_workers=run.workers(),
-      baseline=table.baseline if table.baseline in labels else '',
-      annotate=lambda lines: declare.annotate(table, _PRESET.value, lines),
-    )
+    _train(table, folder)
 
   run.guarded(argv, body, with_jax=not _LIST.value)
+
+
+def _train(table: declare.Table, folder: Path) -> None:
+  """Trains the runs of a table, and draws it if it is a figure."""
+  from fedreid_jax.apps.papers import pictures, runner
+  from fedreid_jax.figures import canvas
+  from fedreid_jax.training import loop
+
+  # Each preset and selection of rows is written to separate files.
+  words = '-'.join(filter(None, (table.id, _PRESET.value, _ONLY.value)))
+  path = folder / re.sub(r'[^\w/.+-]+', '_', words)
+  picture = path.with_name(f'{path.name}.png')
+  found = _cells(table, folder)
+  labels = {cell.label for cell in found}
+  if table.picture:
+    canvas.check(picture)  # before the first run
+  runner.run(
+    found,
+    path,
+    functools.partial(loop.train, verbose=run.workers() == 1),
+    title=_title(table),
+    shard=_SHARD.value,
+    num_workers=run.workers(),
+    baseline=table.baseline if table.baseline in labels else '',
+    annotate=lambda lines: declare.annotate(table, _PRESET.value, lines),
+  )
+  if table.picture:
+    pictures.write(table, _PRESET.value, found, path, picture)
 
 
 def _list() -> None:
@@ -139,7 +153,9 @@ def _cells(table: declare.Table, folder: Path) -> list[Any]:
       # `declare.runs`: its folder follows from its configuration.
       start = folders.get((config.start_from, config.seed))
       config.start_from = str(start or config.start_from)
-      found.append(cells.make_cell(row.label, config, folder, {}))
+      # Without factors in the folder's name: tables share runs.
+      cell = cells.make_cell(row.label, config, folder, {})
+      found.append(cell._replace(factors=row.factors))
       folders.setdefault((row.label, config.seed), found[-1].workdir)
   if not found:
     raise errors.DataError(

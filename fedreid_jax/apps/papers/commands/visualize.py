@@ -91,27 +91,24 @@ def _figure(folders: Sequence[Path]):
 
 
 def _of_runs(folders: Sequence[Path]):
-  from fedreid_jax.figures import canvas, curves, retrieval, tsne
+  from fedreid_jax.apps.papers import pictures
+  from fedreid_jax.figures import canvas, curves
   from fedreid_jax.training import loaded_run
   from fedreid_jax.training.files import recorder
 
   configs = [run.saved_config(folder, _CHANGES.value) for folder in folders]
   labels = canvas.labels(configs, folders)
-  target, seed = _TARGET.value, _SEED.value
   if _WHAT.value == 'curves':
     results = [recorder.read_object(f / 'results.json') for f in folders]
-    return curves.draw(list(zip(labels, results, strict=True)), target)
+    return curves.draw(list(zip(labels, results, strict=True)), _TARGET.value)
   runs = [
     loaded_run.load(config, folder, _CHECKPOINT.value, _MODEL.value)
     for config, folder in zip(configs, folders, strict=True)
   ]
-  if _WHAT.value == 'ranked':
-    return retrieval.draw_ranked(runs[0], labels[0], target, seed=seed)
-  named = list(zip(labels, runs, strict=True))
-  if _WHAT.value == 'tsne':
-    return tsne.draw(named, _SOURCE.value, seed)
-  if _WHAT.value == 'cmc':
-    return retrieval.draw_match_curves(named, target)
-  if _WHAT.value == 'persons':
-    return tsne.draw_persons(named, target, seed)
-  return retrieval.draw_distances(named, target, seed)
+  return pictures.of_runs(
+    str(_WHAT.value),
+    list(zip(labels, runs, strict=True)),
+    _TARGET.value,
+    _SOURCE.value,
+    _SEED.value,
+  )

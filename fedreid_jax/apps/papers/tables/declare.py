@@ -40,6 +40,7 @@ class Row:
     each: changes of each run of the row, by preset; by default one run.
     starts_from: label of an earlier row; a run starts from the finished run of
       that row with the same seed.
+    factors: values of the fields of a sweep, as text.
   """
 
   label: str
@@ -52,6 +53,7 @@ class Row:
     default_factory=dict
   )
   starts_from: str = ''
+  factors: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,9 @@ class Table:
     kind: round of the published result of a global model: 'last', 'best' or
       'best_three'. The result of the last round is always shown as well.
     presets: presets of the recipes by preset of the table, if names differ.
+    picture: kind of the picture of a figure, see `pictures.of_table`; '' for
+      none.
+    source: by preset, the client whose features the picture 'tsne' transforms.
   """
 
   id: str  # for example 'l2rw/table1'
@@ -73,6 +78,8 @@ class Table:
   baseline: str = ''  # label to compare with, '' for none
   presets: Mapping[str, str] = dataclasses.field(default_factory=dict)
   note: str = ''  # facts that a reader needs for the comparison
+  picture: str = ''
+  source: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Arm(NamedTuple):
@@ -258,5 +265,6 @@ def of_sweep(sweep: grid.Sweep, changes: Changes | None = None) -> list[Row]:
     label = ' '.join(filter(None, (recipe.partition(':')[2], *pairs)))
     # The changes by preset are applied before the fields of the sweep.
     all_ = (*(changes or {}).get(ALL, ()), *pairs)
-    rows.append(Row(label, recipe, {**(changes or {}), ALL: all_}))
+    own = {**(changes or {}), ALL: all_}
+    rows.append(Row(label, recipe, own, factors=facts))
   return rows

@@ -231,6 +231,7 @@ TABLES = (
     *('fedreid/figure3', 'noise'),
     of_sweep(SWEEPS['fedreid_noise'], SWEPT),
     note='The random guess is round 0 in `evaluation` of any of these runs.',
+    picture='sweep',
   ),
   Table(
     *('fedreid/figure4a', 'number of clients'),
@@ -238,14 +239,17 @@ TABLES = (
       _row(f'N={len(x)}', TWO, {}, clients={name: CLIENTS[name] for name in x})
       for x in (('Market',), ('Market', 'Duke'), tuple(CLIENTS))
     ],
+    picture='bars',
   ),
   Table(
     *('fedreid/figure4bc', 'share of clients, epochs of a round'),
     of_sweep(SWEEPS['fedreid_fraction_epochs'], SWEPT),
+    picture='sweep',
   ),
   Table(
     *('fedreid/figure4d', 'with and without local experts'),
     [_row(label, TWO, {}) for label in ('expert', 'no expert')],
+    picture='bars',
   ),
 )
 

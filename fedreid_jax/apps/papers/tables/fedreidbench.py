@@ -224,10 +224,12 @@ TABLES = (
     *('fedreidbench/figure4', 'images of a step'),
     of_sweep(SWEEPS['fedreidbench_batch']),
     note='Published numbers: tables 4 to 6.',
+    picture='bars',
   ),
   nine(
     *('fedreidbench/figure5', 'epochs of a round'),
     of_sweep(SWEEPS['fedreidbench_epochs']),
+    picture='bars',
   ),
   nine(
     *('fedreidbench/figure6', 'federated and alone'),
@@ -237,17 +239,20 @@ TABLES = (
       row('FedPav local', 'fedpav', model='local'),
     ],
     baseline='Standalone',
+    picture='bars',
   ),
   nine(
     *('fedreidbench/figure7', 'convergence with distillation, every 10 rounds'),
     [row('FedPav', 'fedpav'), row('KD', 'fedpav_kd'), KD_CONTROL],
     note=CURVE,
+    picture='curves',
   ),
   nine(
     'fedreidbench/figure8',
     'convergence with distillation and weights, every 10 rounds',
     [row('FedPav', 'fedpav'), row('KD+CDW', 'fedpav_kd_cdw')],
     note=CURVE,
+    picture='curves',
   ),
 )
 

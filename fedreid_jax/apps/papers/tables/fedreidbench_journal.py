@@ -86,10 +86,12 @@ TABLES = (
   nine(
     *('fedreidbench_journal/figure2a', 'images of a step'),
     of_sweep(SWEEPS['fedreidbench_batch']),
+    picture='bars',
   ),
   nine(
     *('fedreidbench_journal/figure2b', 'epochs of a round'),
     of_sweep(SWEEPS['fedreidbench_epochs']),
+    picture='bars',
   ),
   nine(
     'fedreidbench_journal/table3',
@@ -128,6 +130,7 @@ TABLES = (
       row('KD & CDW', 'fedpav_kd_cdw'),
     ],
     note=CURVE,
+    picture='curves',
   ),
   nine(
     *('fedreidbench_journal/table5', 'data sets of no client'),

@@ -2,9 +2,9 @@
 
   fedreid table --table=l2rw/table1 --preset=paper --root=DIR
 
-There are tables 1 to 3, and figure 4. Queries are infrared and the gallery is
-visible, with ten galleries. RegDB has ten splits; in table 1 each of them has a
-model. S is SYSU-MM01, R is RegDB, and L is LLCM.
+There are tables 1 to 3, and figures 3 and 4. Queries are infrared and the
+gallery is visible, with ten galleries. RegDB has ten splits; in table 1 each of
+them has a model. S is SYSU-MM01, R is RegDB, and L is LLCM.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,6 +158,8 @@ RECIPES = {  # recipe and its changes, by label
   'EI DPPT': 'dppt.py:protocol=ei',
   'EI DPPT, as released': 'dppt.py:protocol=ei dppt.target=zeros dppt.k=3 '
   + RELEASED,
+  # Weights stay as they are; statistics become those of the training images.
+  'initial weights': 'dppt.py:local=base rounds=1 optim.lr=0.0',
   'B': 'dppt.py:local=base',
   'B+CA': 'dppt.py:local=ca',
   'B+gray': 'dppt.py:local=ca augment.channel_kinds=grey',
@@ -279,6 +281,14 @@ TABLES = (
     'with the numbers of the final method.',
   ),
   Table(
+    *('l2rw/figure3', 'features of persons in both modalities, and distances'),
+    [
+      _by_camera(label, 'S', {}, RECIPES[label])
+      for label in ('initial weights', 'B', 'B+CA', 'B+CA+mrb cos')
+    ],
+    picture='persons+distances',
+  ),
+  Table(
     *('l2rw/figure4', 'weight of the loss and number of features in a centre'),
     of_sweep(
       SWEEPS['l2rw_lambda_k'],
@@ -287,6 +297,7 @@ TABLES = (
         'synthetic': (OWN, *_domains(DATA['S'][1:], DATA['S'][1])),
       },
     ),
+    picture='sweep',
   ),
 )
 
