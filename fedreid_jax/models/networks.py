@@ -24,10 +24,7 @@ from fedreid_jax.models import (
 from fedreid_jax.models.layers import inserted
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-NETWORKS = (
-  *('resnet18', 'resnet34', 'resnet50', 'resnet101', 'convnet'),
-  *plugins.available(backbones),
-)
+NETWORKS = (*resnet.DEPTHS, 'convnet', *plugins.available(backbones))
 NetworkName: TypeAlias = Literal[NETWORKS]  # pyright: ignore
 VariantName = Literal[
   'plain', 'snr', 'snr_entropy', 'agw', 'dns', 'deen', 'lba'

@@ -3,6 +3,10 @@
 He et al., "Deep residual learning for image recognition"; the stride of a
 bottleneck is on its 3x3 convolution (version 1.5). Modules have torchvision's
 names with `_` for its `.`: `layer1_0/downsample_0/kernel`.
+
+In the IBN-a networks the first normalisation of each block of the stages 1 to 3
+is `norm.HalfInstanceNorm`, with the names of the published files,
+`layer1_0/bn1/IN/scale`.
 """
 
 import functools
@@ -22,7 +26,12 @@ DEPTHS = {
   'resnet34': (False, (3, 4, 6, 3)),
   'resnet50': (True, (3, 4, 6, 3)),
   'resnet101': (True, (3, 4, 23, 3)),
+  'resnet50_ibn_a': (True, (3, 4, 6, 3)),
+  'resnet101_ibn_a': (True, (3, 4, 23, 3)),
 }
+# Number of stages, counted from the first, that normalise half of the channels
+# by image.
+IBN_STAGES = {'resnet50_ibn_a': 3, 'resnet101_ibn_a': 3}
 
 
 class Block(nn.Module):
@@ -33,6 +42,7 @@ class Block(nn.Module):
   bottleneck: bool  # its last convolution is four times wider
   dtype: Any
   norm_kind: str = 'batch'  # a `norm.NormKind`
+  ibn: bool = False  # normalise half of the first channels by image
 
   @nn.compact
   def __call__(
@@ -53,7 +63,10 @@ class Block(nn.Module):
         dtype=self.dtype,
         name=name,
       )(x)
-      bn = norm.layer(self.norm_kind, norm_name, dtype=self.dtype)
+      if self.ibn and norm_name == 'bn1':
+        bn = norm.HalfInstanceNorm(self.norm_kind, self.dtype, name=norm_name)
+      else:
+        bn = norm.layer(self.norm_kind, norm_name, dtype=self.dtype)
       return bn(x, train=train, mask=mask)
 
     d = self.features
@@ -135,6 +148,7 @@ class ResNet(nn.Module):
         bottleneck,
         self.dtype,
         self.norm_kind,
+        part <= IBN_STAGES.get(self.depth, 0),
         name=f'{prefix}layer{part}_{i}',
       )(x, train=train, mask=mask)
       place = part, i, depths[part - 1]

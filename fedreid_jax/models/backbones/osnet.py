@@ -42,17 +42,6 @@ class Options(Checked):
   width: Annotated[float, Range(0.125, 2), 'multiplier of the channels'] = 1.0
 
 
-def instance_norm(
-  x: Float[Array, 'B H W D'], name: str
-) -> Float[Array, 'B H W D']:
-  """Normalises every channel of every image in float32, in a compact module."""
-  # The fast variance loses its digits when the mean is large.
-  layer = nn.InstanceNorm(
-    epsilon=norm.EPSILON, dtype=jnp.float32, use_fast_variance=False, name=name
-  )
-  return layer(x.astype(jnp.float32)).astype(x.dtype)
-
-
 class ConvLayer(nn.Module):
   """Convolution without bias, normalisation, and ReLU unless `linear`."""
 
@@ -84,7 +73,7 @@ class ConvLayer(nn.Module):
       bn = norm.BatchNorm(dtype=self.dtype, name='bn')
       x = bn(x, train=train, mask=mask)
     elif self.normalised == 'instance':
-      x = instance_norm(x, 'bn')
+      x = norm.instance_norm(x, 'bn')
     return x if self.linear else norm.relu(x)
 
 
@@ -186,7 +175,7 @@ class Block(nn.Module):
       total, **given
     )
     if self.by_image:
-      y = instance_norm(y, 'IN')
+      y = norm.instance_norm(y, 'IN')
     if x.shape[-1] != self.features:
       x = layer(self.features, name='downsample', linear=True)(x, **given)
     return norm.relu(x + y)

@@ -26,6 +26,7 @@ from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
 
 EPSILON = 1e-6
+CLIP_EPSILON = 1e-5  # of all its layers
 
 
 class Size(NamedTuple):
@@ -72,7 +73,8 @@ class Options(Checked):
   ] = False
 
 
-def _norm(name: str, epsilon: float = EPSILON) -> nn.LayerNorm:
+def _norm(name: str, options: Options) -> nn.LayerNorm:
+  epsilon = CLIP_EPSILON if options.pre_norm else EPSILON
   # Moments in float32; the fast variance loses its digits for a large mean.
   return nn.LayerNorm(
     epsilon, dtype=jnp.float32, use_fast_variance=False, name=name
@@ -145,7 +147,7 @@ class Block(nn.Module):
     """Maps the tokens of images."""
 
     def added(x, branch: nn.Module, number: int):
-      y = branch(_norm(f'norm{number}')(x).astype(self.dtype))
+      y = branch(_norm(f'norm{number}', self.options)(x).astype(self.dtype))
       if self.options.layer_scale:
         scale = nn.initializers.constant(1e-5)
         name = f'ls{number}_gamma'
@@ -205,14 +207,14 @@ class ViT(nn.Module):
     positions = self.param('pos_embed', _INIT, (1, *tokens.shape[1:]))
     tokens = tokens + positions.astype(tokens.dtype)
     if self.options.pre_norm:
-      tokens = _norm('norm_pre', 1e-5)(tokens).astype(self.dtype)
+      tokens = _norm('norm_pre', self.options)(tokens).astype(self.dtype)
     skips = np.linspace(0, self.options.drop_path, size.blocks).tolist()
     for i, skip in enumerate(skips):
       block = Block(
         size.heads, skip, self.options, self.dtype, name=f'blocks_{i}'
       )
       tokens = block(self._prompted(tokens, i), train=train)
-    return _norm('norm')(tokens[:, :1])[:, :, None], {}
+    return _norm('norm', self.options)(tokens[:, :1])[:, :, None], {}
 
   def _prompted(self, tokens: Array, block: int) -> Array:
     """Inserts the prompts of a block, in place of those of the last one."""
