@@ -40,6 +40,12 @@ REDUCTIONS = {
   'reduce_min': 'ReduceMin',
   'reduce_sum': 'ReduceSum',
 }
+# Operators on windows and their attributes. Zeros around an image count in the
+# means, since they are elements of the sum.
+POOLS: dict[str, tuple[str, dict[str, int]]] = {
+  'reduce_window_max': ('MaxPool', {}),
+  'reduce_window_sum': ('AveragePool', {'count_include_pad': 1}),
+}
 SUFFIX = '.onnx'
 IR_VERSION = 8  # of opset 18; later ones need later runtimes
 # Primitives that run an inner program once.
@@ -254,7 +260,8 @@ def _convolution(graph: Graph, equation: Any, operands: list) -> Operand:
   return graph.transpose(result, np.argsort(numbers.out_spec).tolist())
 
 
-def _max_pool(graph: Graph, equation: Any, operands: list) -> Operand:
+def _pool(graph: Graph, equation: Any, operands: list) -> Operand:
+  """A maximum or a sum over windows."""
   params, out = equation.params, equation.outvars[0].aval
   window, strides = params['window_dimensions'], params['window_strides']
   rank = range(len(window))
@@ -265,20 +272,25 @@ def _max_pool(graph: Graph, equation: Any, operands: list) -> Operand:
   dilated = (*params['base_dilation'], *params['window_dilation'])
   padding = params['padding']
   if len(others) != 2 or any(n != 1 for n in dilated):
-    raise Unsupported('a maximum over windows of another kind')
+    raise Unsupported('windows of another kind')
   if any(padding[axis] != (0, 0) for axis in others):
-    raise Unsupported('a maximum over windows with padded images')
+    raise Unsupported('windows with padded images')
   axes = [*others, *spatial]
   low, high = zip(*(padding[axis] for axis in spatial), strict=True)
+  operator, more = POOLS[equation.primitive.name]
   result = graph.add(
-    'MaxPool',
+    operator,
     [graph.transpose(operands[0], axes)],
     tuple(out.shape[axis] for axis in axes),
     out.dtype,
     kernel_shape=[window[axis] for axis in spatial],
     strides=[strides[axis] for axis in spatial],
     pads=[*low, *high],
+    **more,
   )
+  if more:  # ONNX has means of windows only
+    count = np.array(math.prod(window), out.dtype)
+    result = graph.elementwise('Mul', [result, count], out.dtype)
   return graph.transpose(result, np.argsort(axes).tolist())
 
 
@@ -487,6 +499,13 @@ def _reciprocal_root(graph: Graph, equation: Any, operands: list) -> Operand:
   return graph.elementwise('Reciprocal', [root], x.dtype)
 
 
+def _erfc(graph: Graph, equation: Any, operands: list) -> Operand:
+  del equation
+  (x,) = operands
+  erf = graph.elementwise('Erf', [x], x.dtype)
+  return graph.elementwise('Sub', [np.array(1, x.dtype), erf], x.dtype)
+
+
 def _clamp(graph: Graph, equation: Any, operands: list) -> Operand:
   del equation
   low, x, high = operands
@@ -500,6 +519,7 @@ _ON_VIEWS: dict[str, Callable[..., Operand]] = {
   'clamp': _clamp,
   'convert_element_type': _cast,
   'copy': _same,
+  'erfc': _erfc,
   'integer_pow': _power,
   'le': _less_or_equal,
   'ne': _not_equal,
@@ -515,7 +535,7 @@ _ON_WHOLE: dict[str, Callable[..., Operand]] = {
   **dict.fromkeys(REDUCTIONS, _reduce),
   'conv_general_dilated': _convolution,
   'dot_general': _product,
-  'reduce_window_max': _max_pool,
+  **dict.fromkeys(POOLS, _pool),
   'concatenate': _concatenate,
   'expand_dims': _reshape,
   'gather': _gather,

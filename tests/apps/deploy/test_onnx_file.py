@@ -100,6 +100,15 @@ def program(function):
       (1, 2, 1, 1),
       ((0, 0), (1, 1), (0, 1), (0, 0)),
     ),
+    lambda x: lax.reduce_window(
+      x.astype(jnp.float32),
+      0.0,
+      lax.add,
+      (1, 3, 2, 1),
+      (1, 2, 1, 1),
+      ((0, 0), (1, 1), (0, 1), (0, 0)),
+    ),
+    lambda x: lax.erfc(x.astype(jnp.float32) / 100 - 1),
     lambda x: lax.conv_general_dilated(
       x.astype(jnp.float32),
       jnp.sin(jnp.arange(54.0)).reshape(3, 3, 1, 6),
