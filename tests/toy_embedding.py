@@ -1,6 +1,7 @@
 """Embeddings of untrained networks, as exports load them."""
 
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,6 +25,15 @@ NETWORKS = {
   'resnet18': {'name': 'resnet18', 'neck': 'bnneck'},
   'resnet50, gem': {'name': 'resnet50', 'pool': 'gem', 'neck': 'bn'},
   'resnet32': {'name': 'resnet32', 'features': (4, 4, 8)},
+  'resnet50_ibn_a': {'name': 'resnet50_ibn_a', 'neck': 'bnneck'},
+  'osnet': {'name': 'osnet', 'options': {'width': 0.125}},
+  'osnet, ain': {'name': 'osnet', 'options': {'kind': 'ain', 'width': 0.125}},
+  'vit': {'name': 'vit', 'neck': 'bnneck'},
+  'vit, overlapping': {'name': 'vit', 'options': {'stride': 6}},
+  'vit, clip': {
+    'name': 'vit',
+    'options': {'pre_norm': True, 'quick_gelu': True, 'layer_scale': True},
+  },
 }
 SPECIFIC = {
   'agw': {'variant': 'agw', 'modality_specific_stages': 1, 'pool': 'gem'},
@@ -31,7 +41,7 @@ SPECIFIC = {
   'dns': {'variant': 'dns', 'modality_specific_stages': 3, 'pool': 'gem'},
   'lba': {'variant': 'lba', 'modality_specific_stages': 1, 'pool': 'gem'},
 }
-QUICK = ('convnet', 'convnet, mapping', 'resnet18')
+QUICK = ('convnet', 'convnet, mapping', 'resnet18', 'vit')
 every_network = pytest.mark.parametrize(
   'name',
   [
@@ -46,6 +56,7 @@ def make(
   flip: bool = False,
   feature: str = 'embedding',
   gain: float = 1.0,
+  options: dict[str, Any] | None = None,
   **model,
 ) -> embedding.Embedding:
   """Returns an embedding with random weights and running statistics.
@@ -55,6 +66,7 @@ def make(
     flip: `evaluation.flip`.
     feature: `evaluation.feature`.
     gain: factor of the kernels.
+    options: hyper-parameters of a network of `backbones`.
     **model: fields of `model`.
   """
   config = toy.toy_config()
@@ -63,7 +75,7 @@ def make(
   config.evaluation.flip, config.evaluation.feature = flip, feature
   for name, value in model.items():
     config.model[name] = value
-  network = networks.wrap(networks.build(config.model, 3), shape)
+  network = networks.wrap(networks.build(config.model, 3, options), shape)
   shapes = jax.eval_shape(network.init, jax.random.key(0))
   variables = random_variables(shapes, gain)
   view = augment.make(config.augment, MEAN, STD).test

@@ -482,7 +482,9 @@ class Model:
   """The network."""
 
   name: Annotated[
-    NetworkName, NETWORK, 'backbone; resnet32 is the network for CIFAR'
+    NetworkName,
+    NETWORK,
+    'backbone; resnet32 is the network for CIFAR, and vit a transformer',
   ] = 'resnet50'
   variant: Annotated[
     VariantName, 'modification of the backbone by a published method'
@@ -547,7 +549,8 @@ class Model:
   pretrained: Annotated[
     str,
     "name of weights of this package ('convnet-synthetic', "
-    "'resnet18-synthetic'), or path of torchvision's in a .safetensors file",
+    "'resnet18-synthetic'), or path of a .safetensors file, also of "
+    'torchvision, timm, torchreid and others (docs/export.md)',
   ] = ''
 
 

@@ -199,7 +199,8 @@ def _from_file(
 
   data = config.data
   weights.check_unseen(name, versions.resolve(data.source), data.world_seed)
-  return weights.load(name, jax.device_get(variables))
+  image = data.height, data.width
+  return weights.load(name, jax.device_get(variables), image)
 
 
 def load_evaluators(config) -> tuple[evaluator.Evaluator, ...]:

@@ -13,6 +13,7 @@ from safetensors import numpy as safetensors_numpy
 from fedreid_jax import errors
 from fedreid_jax.core import trees
 from fedreid_jax.models import networks, reid, resnet, weights
+from fedreid_jax.models.weights import pytorch
 
 ABOUT = {'name': 'toy', 'model': {'name': 'convnet'}, 'world_seed': 1000}
 
@@ -172,7 +173,7 @@ def tensors_of(variables):
       shape = value.shape
       if value.ndim == 4:
         shape = (shape[3], shape[2], shape[0], shape[1])
-      tensors[weights.torchvision_name(leaf)] = rng.random(shape, np.float32)
+      tensors[pytorch.name_of(leaf)] = rng.random(shape, np.float32)
   return tensors
 
 
@@ -190,7 +191,7 @@ def test_every_tensor_arrives_at_its_place(file_of_weights):
     'bn1.num_batches_tracked': np.array(3),
   }
   safetensors_numpy.save_file(tensors | extra, path)
-  loaded = weights.load_torchvision(path, variables)
+  loaded = pytorch.load(path, variables)
   np.testing.assert_array_equal(
     loaded['params/backbone/layer2_0/downsample_0/kernel'],
     tensors['layer2.0.downsample.0.weight'].transpose(2, 3, 1, 0),
@@ -235,7 +236,7 @@ def test_a_tensor_that_does_not_fit_is_named(file_of_weights, damage):
   damage(tensors)
   safetensors_numpy.save_file(tensors, path)
   with pytest.raises(errors.IntegrityError, match='layer1.0.conv1.weight'):
-    weights.load_torchvision(path, variables)
+    pytorch.load(path, variables)
 
 
 def cut(data):
@@ -264,16 +265,16 @@ def test_a_damaged_file_is_an_error_and_no_allocation(file_of_weights, damage):
   safetensors_numpy.save_file(tensors, path)
   path.write_bytes(damage(path.read_bytes()))
   with pytest.raises(errors.IntegrityError, match='unreadable'):
-    weights.load_torchvision(path, variables)
+    pytorch.load(path, variables)
 
 
 def test_pickles_and_absent_files_are_refused(tmp_path):
   with pytest.raises(errors.IntegrityError, match='fedreid import-weights'):
-    weights.load_torchvision(tmp_path / 'resnet50.pth', {})
+    pytorch.load(tmp_path / 'resnet50.pth', {})
   with pytest.raises(errors.IntegrityError, match='convert'):
-    weights.load_torchvision(tmp_path / 'resnet50.h5', {})
+    pytorch.load(tmp_path / 'resnet50.h5', {})
   with pytest.raises(errors.IntegrityError, match='unreadable'):
-    weights.load_torchvision(tmp_path / 'absent.safetensors', {})
+    pytorch.load(tmp_path / 'absent.safetensors', {})
 
 
 @pytest.mark.slow
@@ -284,7 +285,7 @@ def test_resnet50_answers_as_pytorch_does(tmp_path):
   path = tmp_path / 'resnet50.safetensors'
   safetensors_numpy.save_file(recipe['weights'](), path)
   images = jnp.asarray(recipe['images'](4))
-  flat = weights.load_torchvision(path, zeros(network('resnet50', 1.0)))
+  flat = pytorch.load(path, zeros(network('resnet50', 1.0)))
   variables = trees.unflatten(flat)
   for last_stride in (1, 2):
     model = network('resnet50', 1.0, last_stride)

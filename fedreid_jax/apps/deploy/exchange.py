@@ -1,30 +1,27 @@
 """Models and weights in the formats of other programs.
 
 `export` writes a file of a program or of weights, with a description of the
-model; a program is read again and compared with the evaluation first. `convert`
-reads weights of PyTorch.
+model; a program is read again and compared with the evaluation first.
 
 - jax: a program of `jax.export`, lowered for CPU, CUDA and TPU, in an
   uncompressed ZIP archive of `program.bin` and `about.json`.
   `jax.export.deserialize` reads the program. It needs JAX and flatbuffers, but
   neither this package nor Flax.
 - onnx: `onnx_file`.
-- safetensors and torch: tensors. A ResNet without inserted modules is written
-  with torchvision's names and layout. Other networks have no counterpart there:
-  their tensors have this package's names and layout, in safetensors only.
-  `model.pretrained` reads the backbone of each `.safetensors` file.
+- safetensors and torch: tensors. A network without inserted modules is written
+  with PyTorch's names and layout, those of torchvision for a ResNet, of
+  torchreid for OSNet and of timm for a transformer. Other networks have no
+  counterpart there: their tensors have this package's names and layout, in
+  safetensors only. `model.pretrained` reads the backbone of each `.safetensors`
+  file.
 """
 
-import hashlib
 import io
 import json
-import pickle
-import re
 import shlex
 import tempfile
 import zipfile
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +35,8 @@ from fedreid_jax.apps.deploy import onnx_file
 from fedreid_jax.apps.deploy.embedding import IMAGES, MODALITIES, Embedding
 from fedreid_jax.config import recipes, schema
 from fedreid_jax.core import plugins
-from fedreid_jax.models import resnet, weights
+from fedreid_jax.models import weights
+from fedreid_jax.models.weights import pytorch
 from fedreid_jax.training.files import atomic
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
@@ -48,15 +46,6 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 PYTORCH = 'pip install torch, or use --format=safetensors'
 STATE = 'state_dict'  # key of the tensors in a .pth file
-# Of DistributedDataParallel, and of networks that contain a ResNet.
-PREFIXES = ('module.', 'backbone.')
-# Keys of the weights among other things that training programs save.
-NESTED = ('state_dict', 'model_state_dict', 'model', 'net', 'params')
-_BACKBONE = re.compile(
-  r'(conv1|bn1|layer[1-4]\.\d+\.(conv\d|bn\d|downsample\.[01]))'
-  r'\.(weight|bias|running_mean|running_var)'
-)
-_CONVERT = 'use the weights of a ResNet of torchvision'
 # Largest difference from the evaluation, as a share of the largest value, or of
 # 1 if that is smaller. bfloat16 has eight bits.
 TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.1}
@@ -102,13 +91,16 @@ def read_jax(path: Path) -> Callable[..., np.ndarray]:
 
 
 def form(embedding: Embedding) -> str:
-  """The form of the names of tensors, TORCHVISION or OWN."""
-  return weights.TORCHVISION if _of_torchvision(embedding) else weights.OWN
+  """The form of the names of tensors, a family of PyTorch or OWN."""
+  variables = embedding.variables
+  return (
+    pytorch.family(variables) if pytorch.tensors(variables) else weights.OWN
+  )
 
 
 def encode_safetensors(embedding: Embedding, about: dict[str, Any]) -> bytes:
   """The content of a `.safetensors` file."""
-  tensors = _of_torchvision(embedding) or {
+  tensors = pytorch.tensors(embedding.variables) or {
     n: np.ascontiguousarray(x) for n, x in embedding.variables.items()
   }
   return weights.encode(tensors, about | {'form': form(embedding)})
@@ -118,15 +110,15 @@ def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
   """A `.pth` file that `torch.load` reads with `weights_only=True`.
 
   Raises:
-    ConfigError: without PyTorch, or for a network that torchvision has not.
+    ConfigError: without PyTorch, or for a network without counterpart there.
   """
   model = embedding.config.model
-  tensors = _of_torchvision(embedding)
+  tensors = pytorch.tensors(embedding.variables)
   if not tensors:
     infrared = embedding_lib.INFRARED
     two = any(name.startswith(infrared) for name in embedding.variables)
     raise errors.ConfigError(
-      f'torchvision has no network {model.name!r} of the variant '
+      f'PyTorch has no network {model.name!r} of the variant '
       f'{model.variant!r} with {model.modality_specific_stages} '
       'modality-specific stages' + ' and moments of each modality' * two,
       '--format=torch',
@@ -138,13 +130,6 @@ def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
   content = io.BytesIO()
   torch.save({STATE: state, weights.HEADER: about}, content)
   return content.getvalue()
-
-
-def _of_torchvision(embedding: Embedding) -> dict[str, np.ndarray]:
-  """Tensors by torchvision's names, {} if it has no such network."""
-  if embedding.config.model.name not in resnet.DEPTHS:
-    return {}
-  return weights.torchvision_tensors(embedding.variables)
 
 
 class Format(NamedTuple):
@@ -319,160 +304,4 @@ def _train_command(path: str, about: dict[str, Any]) -> str:
       recipe if recipe in recipes.names() else 'RECIPE',
       *(f'--config.{name}={value}' for name, value in fields.items()),
     ]
-  )
-
-
-class Imported(NamedTuple):
-  """Result of a conversion."""
-
-  network: str  # 'resnet50' for example
-  path: Path  # of the new file
-  size: int  # bytes
-  tensors: int
-  key: str  # entry of the file that contained the weights, '' for none
-  stripped: dict[str, int]  # number of names by the prefix that was removed
-  converted: dict[str, int]  # number of tensors by former type, unless float32
-  left_out: list[str]  # names of tensors that are not of the backbone
-
-  def lines(self) -> list[str]:
-    """Returns lines for the console about the conversion."""
-    said = [f'wrote {self.path} ({self.size:,} bytes)']
-    said.append(f'{self.network}: {self.tensors} tensors of float32')
-    if self.key:
-      said.append(f'read the entry {self.key!r}')
-    for prefix, number in self.stripped.items():
-      said.append(
-        f'removed the prefix {prefix!r} of {errors.counted(number, "name")}'
-      )
-    for kind, number in self.converted.items():
-      said.append(
-        f'converted {errors.counted(number, "tensor")} of {kind} to float32'
-      )
-    if self.left_out:
-      shown = ', '.join(self.left_out[:5])
-      more = ', ...' if len(self.left_out) > 5 else ''
-      number = len(self.left_out)
-      said.append(f'left out {number} that a ResNet has not: {shown}{more}')
-    return said
-
-
-def convert(path: Path, out: Path) -> Imported:
-  """Converts PyTorch's weights to `.safetensors`, with torchvision's names.
-
-  The `.pth` file has tensors by name, or a dict with such a dict in `NESTED`.
-
-  Raises:
-    ConfigError: without PyTorch, or for another suffix of `out`.
-    IntegrityError: for a file that is absent or damaged, holds more than plain
-      values, or has no weights of a ResNet.
-  """
-  if out.suffix != weights.SUFFIX:
-    raise errors.ConfigError(
-      f'{out.name} is no {weights.SUFFIX} file', '--out', 'change its suffix'
-    )
-  torch = plugins.load_extra('torch', 'import-weights', 'pip install torch')
-  state, key = _tensors(_read(torch, path), path, torch)
-  stripped: Counter[str] = Counter()
-  converted: Counter[str] = Counter()
-  tensors: dict[str, np.ndarray] = {}
-  left_out = []
-  for full, value in state.items():
-    name, removed = _strip(full)
-    if not _BACKBONE.fullmatch(name):
-      # PyTorch's counters of batches are in each normalisation and have no use.
-      if not name.endswith('.num_batches_tracked'):
-        left_out.append(full)
-      continue
-    if name in tensors:
-      raise errors.IntegrityError(
-        f'two tensors are {name} without their prefixes', str(path), _CONVERT
-      )
-    stripped.update(removed)
-    kind = str(value.dtype).removeprefix('torch.')
-    if kind != 'float32':
-      converted[kind] += 1
-    array = value.detach().to(torch.float32).contiguous().numpy()
-    if not np.isfinite(array).all():
-      raise errors.IntegrityError(
-        f'tensor {full} has values that are not finite',
-        str(path),
-        'fetch the file again',
-      )
-    tensors[name] = array
-  network = _network(tensors, left_out, path)
-  digest = hashlib.sha256(path.read_bytes()).hexdigest()
-  card = {'form': weights.TORCHVISION, 'imported': {'sha256': digest}}
-  content = weights.encode(dict(sorted(tensors.items())), card)
-  atomic.write_bytes(out, content)
-  return Imported(
-    network,
-    out,
-    len(content),
-    len(tensors),
-    key,
-    dict(stripped),
-    dict(converted),
-    left_out,
-  )
-
-
-def _read(torch: Any, path: Path) -> Any:
-  # weights_only allows tensors and plain values and runs no code of the file.
-  try:
-    return torch.load(path, map_location='cpu', weights_only=True)
-  except pickle.UnpicklingError as error:
-    raise errors.IntegrityError(
-      'holds more than tensors and plain values, and reading it could run code',
-      str(path),
-      "save the state_dict alone, torch.save(model.state_dict(), 'FILE.pth')",
-    ) from error
-  except (OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    raise errors.IntegrityError(
-      f'unreadable weights: {reason[:200]}', str(path), 'fetch the file again'
-    ) from error
-
-
-def _tensors(found: Any, path: Path, torch: Any) -> tuple[dict[str, Any], str]:
-  candidates = [('', found)]
-  if isinstance(found, Mapping):
-    candidates += [(key, found[key]) for key in NESTED if key in found]
-  for key, one in candidates:
-    if isinstance(one, Mapping):
-      tensors = {n: x for n, x in one.items() if isinstance(x, torch.Tensor)}
-      if tensors:
-        return tensors, key
-  raise errors.IntegrityError(
-    'has no tensors by name', str(path), f'looked for {", ".join(NESTED)}'
-  )
-
-
-def _strip(name: str) -> tuple[str, list[str]]:
-  removed = []
-  while prefix := next((p for p in PREFIXES if name.startswith(p)), ''):
-    name = name.removeprefix(prefix)
-    removed.append(prefix)
-  return name, removed
-
-
-def _network(
-  tensors: Mapping[str, Any], left_out: list[str], path: Path
-) -> str:
-  if not tensors:
-    raise errors.IntegrityError(
-      f'has no tensor of a ResNet, but {", ".join(left_out[:3])}',
-      str(path),
-      _CONVERT,
-    )
-  blocks = {n.rpartition('.conv1.')[0] for n in tensors if '.conv1.' in n}
-  stages = Counter(block.partition('.')[0] for block in blocks)
-  sizes = tuple(stages[f'layer{k}'] for k in (1, 2, 3, 4))
-  bottleneck = any('.conv3.' in name for name in tensors)
-  for name, depth in resnet.DEPTHS.items():
-    if depth == (bottleneck, sizes):
-      return name
-  raise errors.IntegrityError(
-    f'is another ResNet, with {sizes} blocks',
-    str(path),
-    f'use one of {", ".join(resnet.DEPTHS)}',
   )

@@ -11,14 +11,17 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import torch_backbones
 import toy
 import toy_embedding
 from jax import export
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy import exchange
+from fedreid_jax.apps.deploy import conversion, exchange
 from fedreid_jax.models import networks, weights
+from fedreid_jax.models.backbones import osnet, vit
+from fedreid_jax.models.weights import positions, pytorch
 
 ABOUT = {'summary': 'weights', 'model': {'name': 'resnet18'}, 'world_seed': 3}
 # `state_dict()` of the networks of torchvision 0.28: shapes by name.
@@ -37,9 +40,7 @@ def test_names_and_shapes_are_those_of_torchvision(name):
     for n, x in shapes.items()
     if '/backbone/' in n
   }
-  found = {
-    n: [*x.shape] for n, x in weights.torchvision_tensors(leaves).items()
-  }
+  found = {n: [*x.shape] for n, x in pytorch.tensors(leaves).items()}
   assert found == {
     n: shape
     for n, shape in TORCHVISION[name].items()
@@ -54,6 +55,11 @@ def test_names_and_shapes_are_those_of_torchvision(name):
     ({'neck': 'bnneck'}, 'fedreid_jax'),
     ({'name': 'resnet32', 'features': (4, 4, 8)}, 'fedreid_jax'),
     ({'name': 'resnet18', 'modality_specific_stages': 1}, 'fedreid_jax'),
+    ({'name': 'resnet50_ibn_a', 'neck': 'bnneck'}, 'torchvision'),
+    ({'name': 'osnet', 'options': {'width': 0.125}}, 'torchreid'),
+    ({'name': 'vit', 'neck': 'bnneck'}, 'timm'),
+    ({'name': 'vit', 'options': {'stride': 6, 'layer_scale': True}}, 'timm'),
+    ({'name': 'vit', 'options': {'prompts': 2}}, 'fedreid_jax'),
   ],
 )
 def test_the_package_reads_its_own_files(fields, form, tmp_path):
@@ -61,7 +67,7 @@ def test_the_package_reads_its_own_files(fields, form, tmp_path):
   path = tmp_path / 'w.safetensors'
   path.write_bytes(exchange.encode_safetensors(found, ABOUT))
   assert weights.card(path) == ABOUT | {'form': form}
-  assert (weights.form(path), exchange.form(found)) == (form, form)
+  assert exchange.form(found) == form
   before = {n: np.full_like(x, 7) for n, x in found.variables.items()} | {
     'params/classifier/kernel': np.zeros((2, 3), np.float32)
   }
@@ -103,7 +109,7 @@ def test_pytorch_is_asked_for_by_name(monkeypatch):
 
 def test_a_linear_neck_is_transposed():
   kernel = np.arange(6, dtype=np.float32).reshape(2, 3)
-  tensors = weights.torchvision_tensors(
+  tensors = pytorch.tensors(
     {
       'params/neck/fc/kernel': kernel,
       'params/neck/fc/bias': kernel[0],
@@ -143,6 +149,80 @@ def test_pytorch_computes_the_same_embedding(name, last_stride):
       got = module(torch.from_numpy(toy_embedding.pixels(4))).numpy()
     assert wanted.std() > 0.01
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'options'),
+  [
+    ({'name': 'vit'}, {}),
+    ({'name': 'vit'}, {'pre_norm': True, 'quick_gelu': True}),
+    *(
+      pytest.param(fields, options, marks=pytest.mark.slow)
+      for fields, options in (
+        ({'name': 'osnet'}, {'width': 0.125}),
+        ({'name': 'osnet'}, {'width': 0.125, 'kind': 'ain'}),
+        ({'name': 'resnet50_ibn_a', 'last_stride': 2}, {}),
+      )
+    ),
+  ],
+)
+def test_modules_with_names_of_other_programs_compute_the_same(
+  fields, options, tmp_path
+):
+  torch = pytest.importorskip('torch')
+  found = toy_embedding.make(
+    width=1 / 16, neck='none', options=options, **fields
+  )
+  if fields['name'] == 'vit':
+    module = torch_backbones.vit(vit.Options(**options), 9)
+  elif fields['name'] == 'osnet':
+    channels = [c // 8 for c in osnet.CHANNELS]
+    module = torch_backbones.osnet(options.get('kind') == 'ain', channels)
+  else:
+    module = torch_backbones.resnet(fields['name'], 1 / 16)
+  source, out = tmp_path / 'w.pth', tmp_path / 'w.safetensors'
+  source.write_bytes(exchange.encode_pth(found, ABOUT))
+  converted = conversion.convert(source, out)
+  assert converted.fields['model.name'] == fields['name']
+  zeros = {n: np.zeros_like(x) for n, x in found.variables.items()}
+  loaded, names = weights.load(str(out), zeros, (32, 16))
+  assert {*names} == {*found.variables}
+  for name in names:
+    np.testing.assert_array_equal(loaded[name], found.variables[name])
+  state = torch.load(source, weights_only=True)['state_dict']
+  result = module.eval().load_state_dict(state, strict=False)
+  assert not result.unexpected_keys
+  assert all(n.endswith('num_batches_tracked') for n in result.missing_keys)
+  x = torch.from_numpy(toy_embedding.pixels(3)).permute(0, 3, 1, 2) / 255
+  mean, std = (
+    torch.tensor(v)[:, None, None]
+    for v in (toy_embedding.MEAN, toy_embedding.STD)
+  )
+  with torch.no_grad():
+    got = module((x - mean) / std)
+  got = got.numpy() if got.ndim == 2 else got.mean((2, 3)).numpy()
+  wanted = toy_embedding.expected(found, 3)
+  assert wanted.std() > 0.01
+  np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
+
+
+def test_positions_of_a_run_fit_images_of_another_size(tmp_path):
+  found = toy_embedding.make(name='vit', options={'stride': 6})
+  path = tmp_path / 'w.safetensors'
+  saved = ABOUT | {'preprocessing': {'height': 32, 'width': 16}}
+  path.write_bytes(exchange.encode_safetensors(found, saved))
+  name = 'params/backbone/pos_embed'
+  table = found.variables[name]  # of 5 by 2 patches
+  before = {**found.variables, name: np.zeros((1, 1 + 9 * 4, 64), np.float32)}
+  loaded, _ = weights.load(str(path), before, (56, 28))
+  assert loaded[name].shape == (1, 37, 64)
+  np.testing.assert_array_equal(loaded[name][:, 0], table[:, 0])
+  wanted = positions.resize(table[0, 1:], (5, 2), (9, 4), positions.Resize())
+  np.testing.assert_array_equal(loaded[name][0, 1:], wanted)
+  same, _ = weights.load(str(path), found.variables, (32, 16))
+  np.testing.assert_array_equal(same[name], table)
+  with pytest.raises(errors.IntegrityError, match='10 positions, not 36'):
+    weights.load(str(path), before)
 
 
 @pytest.mark.slow
@@ -252,153 +332,3 @@ def test_convolutions_are_those_of_the_platform_of_the_program():
     assert counted(platform) == (20, 0)
   num, products = counted('cpu')
   assert num < 20 and products > 0
-
-
-FIELDS = {'name': 'resnet18', 'width': 1 / 32}
-
-
-def test_without_pytorch_the_line_says_what_to_install(monkeypatch, tmp_path):
-  monkeypatch.setitem(sys.modules, 'torch', None)
-  with pytest.raises(errors.ConfigError, match='pip install torch'):
-    exchange.convert(tmp_path / 'a.pth', tmp_path / 'a.safetensors')
-  assert not [*tmp_path.iterdir()]
-
-
-def test_the_new_file_has_its_own_suffix(tmp_path):
-  with pytest.raises(errors.ConfigError, match='no .safetensors file'):
-    exchange.convert(tmp_path / 'a.pth', tmp_path / 'b.pth')
-
-
-@pytest.fixture
-def torch():
-  return pytest.importorskip('torch')
-
-
-@pytest.fixture(scope='module')
-def variables():
-  config = toy.toy_config().model
-  for name, value in FIELDS.items():
-    config[name] = value
-  model = networks.wrap(networks.build(config, 3), (32, 16, 3))
-  shapes = jax.eval_shape(model.init, jax.random.key(0))
-  return toy_embedding.random_variables(shapes)
-
-
-@pytest.fixture
-def state(torch, variables):
-  """The state of a ResNet, without a classifier."""
-  leaves = {n: x for n, x in variables.items() if '/backbone/' in n}
-  return {
-    n: torch.from_numpy(x)
-    for n, x in weights.torchvision_tensors(leaves).items()
-  }
-
-
-def convert(torch, saved, tmp_path):
-  source, out = tmp_path / 'w.pth', tmp_path / 'w.safetensors'
-  torch.save(saved, source)
-  return exchange.convert(source, out)
-
-
-def test_prefixes_types_and_heads(torch, state, variables, tmp_path):
-  saved = {f'module.backbone.{n}': x for n, x in state.items()}
-  saved['module.backbone.layer1.0.conv1.weight'] = saved[
-    'module.backbone.layer1.0.conv1.weight'
-  ].half()
-  saved['module.backbone.bn1.weight'] = saved[
-    'module.backbone.bn1.weight'
-  ].bfloat16()
-  saved['module.backbone.bn1.num_batches_tracked'] = torch.tensor(3)
-  saved['module.classifier.weight'] = torch.zeros(9, 16)
-  found = convert(torch, {'epoch': 3, 'state_dict': saved}, tmp_path)
-  assert found.network == 'resnet18' and found.key == 'state_dict'
-  assert found.tensors == len(state)
-  assert found.stripped == dict.fromkeys(('module.', 'backbone.'), len(state))
-  assert found.converted == {'float16': 1, 'bfloat16': 1}
-  assert found.left_out == ['module.classifier.weight']
-  text = '\n'.join(found.lines())
-  for said in (
-    f'wrote {tmp_path}/w.safetensors',
-    f"removed the prefix 'backbone.' of {len(state)} names",
-    'converted 1 tensor of float16 to float32',
-    'left out 1 that a ResNet has not: module.classifier.weight',
-  ):
-    assert said in text
-  loaded, names = weights.load(str(found.path), variables)
-  assert len(names) == len(state)
-  for name in names:
-    exact = name.rpartition('/')[0] not in (
-      'params/backbone/layer1_0/conv1',
-      'params/backbone/bn1',
-    )
-    np.testing.assert_allclose(
-      loaded[name], variables[name], rtol=0 if exact else 1e-2, atol=1e-6
-    )
-
-
-def test_a_plain_state_is_unchanged(torch, state, variables, tmp_path):
-  found = convert(torch, state, tmp_path)
-  assert not (found.key or found.stripped or found.converted or found.left_out)
-  loaded, names = weights.load(str(found.path), variables)
-  for name in names:
-    np.testing.assert_array_equal(loaded[name], variables[name])
-
-
-class Harmful:
-  def __init__(self, path):
-    self.path = path
-
-  def __reduce__(self):
-    return open, (self.path, 'w')
-
-
-def test_code_in_a_file_is_not_run(torch, state, tmp_path):
-  saved = {'state_dict': state, 'args': Harmful(str(tmp_path / 'harm'))}
-  with pytest.raises(errors.IntegrityError, match='could run code'):
-    convert(torch, saved, tmp_path)
-  assert {path.name for path in tmp_path.iterdir()} == {'w.pth'}
-
-
-def nothing(torch, state):
-  return {'epoch': 3}
-
-
-def another(torch, state):
-  return {'blocks.0.attn.weight': torch.zeros(2, 2)}
-
-
-def twice(torch, state):
-  return state | {'module.conv1.weight': state['conv1.weight']}
-
-
-def infinite(torch, state):
-  return state | {'bn1.bias': state['bn1.bias'] / 0}
-
-
-def deeper(torch, state):
-  return state | {'layer3.2.conv1.weight': state['layer3.1.conv1.weight']}
-
-
-@pytest.mark.parametrize(
-  ('change', 'message'),
-  [
-    (nothing, 'no tensors by name'),
-    (another, 'no tensor of a ResNet, but blocks.0'),
-    (twice, 'two tensors are conv1.weight'),
-    (infinite, 'bn1.bias has values that are not finite'),
-    (deeper, r'another ResNet, with \(2, 2, 3, 2\) blocks'),
-  ],
-)
-def test_weights_that_cannot_be_used(torch, state, change, message, tmp_path):
-  with pytest.raises(errors.IntegrityError, match=message):
-    convert(torch, change(torch, state), tmp_path)
-  assert not (tmp_path / 'w.safetensors').exists()
-
-
-@pytest.mark.parametrize('content', [None, b'', b'PK\x03\x04', b'no weights'])
-def test_files_that_cannot_be_read(torch, content, tmp_path):
-  path = tmp_path / 'w.pth'
-  if content is not None:
-    path.write_bytes(content)
-  with pytest.raises(errors.IntegrityError, match='w.pth'):
-    exchange.convert(path, tmp_path / 'w.safetensors')

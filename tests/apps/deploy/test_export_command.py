@@ -244,7 +244,15 @@ def test_import_weights_end_to_end(tmp_path):
   assert code == 0, err
   assert "removed the prefix 'module.' of 100 names" in text
   assert 'converted 100 tensors of float16 to float32' in text
-  assert f'--config.model.name=resnet18 --config.model.pretrained={out}' in text
+  (command,) = (x for x in text.splitlines() if x.startswith('next: '))
+  flags = shlex.split(command)[4:]
+  assert flags == [
+    '--config.model.name=resnet18',
+    '--config.model.width=0.03125',
+    '--config.data.mean=(0.485,0.456,0.406)',
+    '--config.data.std=(0.229,0.224,0.225)',
+    f'--config.model.pretrained={out}',
+  ]
   assert out.stat().st_size
 
 

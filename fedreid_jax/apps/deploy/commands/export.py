@@ -2,8 +2,9 @@
 
   jax          a program of jax.export for CPU, CUDA and TPU
   onnx         a program for ONNX Runtime and other runtimes
-  safetensors  weights, in torchvision's names for a ResNet
-  torch        weights in a .pth file, in torchvision's names
+  safetensors  weights, in the names of torchvision, torchreid or timm if one of
+               them has the network
+  torch        weights in a .pth file, in the same names
 
 A program maps uint8 pixels to the embedding that the evaluation of the run
 ranks; the normalisation of pixels is part of the program. Each file contains a

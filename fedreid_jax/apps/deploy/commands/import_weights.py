@@ -1,9 +1,12 @@
 """Convert weights: `fedreid import-weights FILE.pth --out=FILE.safetensors`.
 
-FILE.pth contains the weights of a ResNet in PyTorch's format. PyTorch reads it
-with `weights_only=True`, so no code in the file is run. The command removes the
-prefixes `module.` and `backbone.`, converts other types to float32, leaves out
-the classifier, and prints what it did. PyTorch must be installed.
+FILE.pth contains weights of torchvision, IBN-Net, timm, DINOv2, CLIP,
+torchreid, fast-reid or TransReID. PyTorch reads it with `weights_only=True`, so
+no code in the file is run. The command recognises the program by the names of
+the tensors, removes prefixes such as `module.`, converts other types to
+float32, leaves out the classifier, and prints what it did and how pixels were
+normalised. PyTorch must be installed, unless the file is `.npz` or
+`.safetensors`.
 
   fedreid import-weights resnet50.pth --out=resnet50.safetensors
 """
@@ -30,17 +33,13 @@ def main(argv: list[str]) -> None:
         'command line',
         'give fedreid import-weights FILE.pth --out=FILE.safetensors',
       )
-    from fedreid_jax.apps.deploy import exchange
+    from fedreid_jax.apps.deploy import conversion
 
     given = argv[1], _OUT.value
     source, out = (Path(name).expanduser().absolute() for name in given)
-    imported = exchange.convert(source, out)
+    imported = conversion.convert(source, out)
     for line in imported.lines():
       print(errors.printable(line))
-    print(
-      'next: fedreid train RECIPE '
-      f'--config.model.name={imported.network} '
-      f'--config.model.pretrained={out}'
-    )
+    print(f'next: {imported.command()}')
 
   run.guarded(argv[:1], body, with_jax=False)

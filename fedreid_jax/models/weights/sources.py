@@ -1,0 +1,321 @@
+"""Programs whose files of weights are read, and how they name tensors.
+
+Every network has one set of names in PyTorch, its family: torchvision's for
+ResNets, torchreid's for OSNet and timm's for transformers. `SOURCES` says by
+which name a file of a program is recognised, how its names become those of the
+family, and which tensors have no place in a backbone.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.models import resnet
+from fedreid_jax.models.backbones import osnet, vit
+from fedreid_jax.models.weights.positions import Resize
+
+TORCHVISION, TORCHREID, TIMM = 'torchvision', 'torchreid', 'timm'  # families
+# Of DistributedDataParallel, of fast-reid and of TransReID.
+PREFIXES = ('module.', 'backbone.', 'base.')
+# Tensors of any program that are not of the backbone. The counters of batches
+# in PyTorch's normalisation have no use, and `neck` is of this package.
+_HEADS = (
+  r'(fc|head|heads|head_dist|neck|(classifier|bottleneck)(_\d)?)\..*'
+  r'|pixel_(mean|std)|.*\.num_batches_tracked'
+)
+COUNTER = '.num_batches_tracked'
+
+# Tensors that change the features, and that no network of the package has.
+_REFUSED = {
+  r'register_tokens|reg_token': 'use the weights without register tokens',
+  r'dist_token': 'use the weights that are not distilled',
+}
+# The last block and normalisation of TransReID's branch of the whole image;
+# those of `base` are not trained then.
+_WHOLE_IMAGE = {'b1.0.': 'blocks.{last}.', 'b1.1.': 'norm.'}
+
+
+class Pixels(NamedTuple):
+  """Normalisation of pixels in 0 to 1 for which weights were trained."""
+
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
+  note: str = ''
+
+
+_IMAGENET = Pixels((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_HALF = Pixels((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_CLIP = Pixels(
+  (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+)
+
+
+class Source(NamedTuple):
+  """A program, and the names in its files.
+
+  Attributes:
+    mark: regular expression of the whole name of a tensor that only files of
+      this source have, before prefixes are removed.
+    family: names after the rules.
+    rules: regular expressions and replacements, applied in order to each name.
+    left_out: regular expression of whole names, after the rules, that have no
+      place in a backbone, besides those of classifiers and necks.
+    resize: how the program resizes position embeddings.
+    square: whether a square number of positions is always a square grid.
+    pixels: normalisation of its images.
+    note: sentence about options that the file does not tell.
+  """
+
+  title: str
+  mark: str
+  family: str
+  rules: tuple[tuple[str, str], ...] = ()
+  left_out: str = '(?!)'
+  resize: Resize = Resize()
+  square: bool = True
+  pixels: Pixels = _IMAGENET
+  note: str = ''
+
+
+# By the name that cards of imported files have; the first mark counts.
+SOURCES = {
+  'clip': Source(
+    "CLIP's image tower",
+    r'visual\.(class_embedding|transformer\.resblocks\..*)',
+    TIMM,
+    (
+      # Names without `visual` are of the tower of texts.
+      (r'^(?!visual\.)', 'text.'),
+      (r'^visual\.', ''),
+      (r'^conv1\.', 'patch_embed.proj.'),
+      (r'^class_embedding$', 'cls_token'),
+      (r'^positional_embedding$', 'pos_embed'),
+      (r'^ln_pre\.', 'norm_pre.'),
+      (r'^ln_post\.', 'norm.'),
+      (r'^transformer\.resblocks\.', 'blocks.'),
+      (r'\.ln_(\d)\.', r'.norm\1.'),
+      (r'\.attn\.in_proj_', '.attn.qkv.'),
+      (r'\.attn\.out_proj\.', '.attn.proj.'),
+      (r'\.mlp\.c_fc\.', '.mlp.fc1.'),
+      (r'\.mlp\.c_proj\.', '.mlp.fc2.'),
+    ),
+    r'text\..*|proj',
+    pixels=_CLIP,
+    note='weights that OpenCLIP trained have GELU: vit.quick_gelu=False',
+  ),
+  'transreid': Source(
+    'TransReID',
+    r'base\.(patch_embed\.proj|blocks\.\d+\.attn\.qkv)\.weight',
+    TIMM,
+    # Networks get no cameras, so that their embeddings are left out.
+    left_out=r'b2\..*|sie_embed',
+    square=False,
+    pixels=_HALF,
+  ),
+  'dinov2': Source(
+    'DINOv2',
+    r'mask_token',
+    TIMM,
+    left_out='mask_token',
+    resize=Resize(antialias=False, offset=0.1),
+  ),
+  'timm': Source(
+    "timm's transformer",
+    r'(backbone\.)?(patch_embed\.proj|blocks\.\d+\.attn\.qkv)\.weight',
+    TIMM,
+    left_out=r'pre_logits\..*',
+    pixels=_HALF._replace(
+      note='of augreg weights; those of DeiT and DINO have data.mean='
+      '(0.485,0.456,0.406) and data.std=(0.229,0.224,0.225)'
+    ),
+  ),
+  'torchreid': Source(
+    "torchreid's OSNet",
+    r'(backbone\.)?conv[234]\.\d\.conv1\.conv\.weight',
+    TORCHREID,
+  ),
+  # Their non-local blocks, `NL_`, are left out with all else.
+  'fast-reid': Source(
+    "fast-reid's ResNet",
+    r'heads\..*|pixel_mean',
+    TORCHVISION,
+    left_out=r'(?!(conv1|bn1|layer\d)\.).*',
+  ),
+  'torchvision': Source(
+    "torchvision's ResNet",
+    r'((backbone|base)\.)?layer\d\.\d+\.conv1\.weight',
+    TORCHVISION,
+    left_out=r'(?!(conv1|bn1|layer\d)\.).*',
+  ),
+}
+
+
+class Names(NamedTuple):
+  """Names of a file, sorted by their use."""
+
+  source: str  # in `SOURCES`
+  tensors: dict[str, str]  # the file's name of each name of the family
+  left_out: list[str]  # names of the file without a place, except counters
+  stripped: dict[str, int]  # number of names by the prefix that was removed
+
+
+def read(names: Iterable[str], where: str) -> Names:
+  """Recognises the source of a file by its names.
+
+  Raises:
+    IntegrityError: if there is none, or if a name cannot be used.
+  """
+  plain = {name: name.removeprefix('module.') for name in names}
+  source = next(
+    (
+      key
+      for key, one in SOURCES.items()
+      if any(re.fullmatch(one.mark, name) for name in plain.values())
+    ),
+    None,
+  )
+  if source is None:
+    known = ', '.join(one.title for one in SOURCES.values())
+    raise errors.IntegrityError(
+      f'has no tensors of a known network, but {", ".join([*plain][:3])}',
+      where,
+      f'use weights of {known}',
+    )
+  return _sorted(source, list(plain), where)
+
+
+def _sorted(source: str, names: list[str], where: str) -> Names:
+  one = SOURCES[source]
+  used: dict[str, str] = {}
+  left_out: list[str] = []
+  stripped: Counter[str] = Counter()
+  renamed = [_strip(name) for name in names]
+  for full, (name, removed) in zip(
+    names, _of_whole_image(renamed), strict=True
+  ):
+    for pattern, replacement in one.rules:
+      name = re.sub(pattern, replacement, name)
+    for pattern, fix in _REFUSED.items():
+      if re.fullmatch(pattern, name):
+        raise errors.IntegrityError(f'the network has no {full}', where, fix)
+    if re.fullmatch(f'{_HEADS}|{one.left_out}', name):
+      left_out += [full] if not full.endswith(COUNTER) else []
+      continue
+    if name in used:
+      raise errors.IntegrityError(
+        f'two tensors are {name}, {used[name]} and {full}',
+        where,
+        'save one network in a file',
+      )
+    used[name] = full
+    stripped.update(removed)
+  return Names(source, used, left_out, dict(stripped))
+
+
+def _strip(name: str) -> tuple[str, list[str]]:
+  """A name without prefixes, and the prefixes."""
+  removed: list[str] = []
+  while prefix := next((p for p in PREFIXES if name.startswith(p)), ''):
+    name = name.removeprefix(prefix)
+    removed.append(prefix)
+  return name, removed
+
+
+def _of_whole_image(
+  names: list[tuple[str, list[str]]],
+) -> list[tuple[str, list[str]]]:
+  """Renames a branch that replaces the last block, if there is one."""
+  if not any(name.startswith('b1.0.') for name, _ in names):
+    return names
+  numbers = [re.match(r'blocks\.(\d+)\.', name) for name, _ in names]
+  last = max((int(n[1]) for n in numbers if n), default=0)
+  branch = {old: new.format(last=last) for old, new in _WHOLE_IMAGE.items()}
+  found: list[tuple[str, list[str]]] = []
+  for name, removed in names:
+    if name.startswith(tuple(branch.values())):
+      # `b2`, the branch of the parts of an image, is left out as well.
+      name = f'b2.{name}'
+    for old, new in branch.items():
+      if name.startswith(old):
+        name = new + name.removeprefix(old)
+    found.append((name, removed))
+  return found
+
+
+Shapes = Mapping[str, tuple[int, ...]]  # by the name of the family
+
+
+def network(source: str, shapes: Shapes) -> tuple[dict[str, Any], str]:
+  """The fields of the network of a file, and a description of it.
+
+  There are no fields if the package does not have the network.
+  """
+  fields, described = _NETWORKS[SOURCES[source].family](shapes)
+  if fields and source == 'clip':
+    fields['vit.quick_gelu'] = True
+  return fields, described
+
+
+def _resnet(shapes: Shapes) -> tuple[dict[str, Any], str]:
+  blocks = {n.rpartition('.conv1.')[0] for n in shapes if '.conv1.' in n}
+  stages = Counter(block.partition('.')[0] for block in blocks)
+  sizes = tuple(stages[f'layer{k}'] for k in (1, 2, 3, 4))
+  bottleneck = any('.conv3.' in name for name in shapes)
+  ibn = any('.bn1.IN.' in name for name in shapes)
+  for name, depth in resnet.DEPTHS.items():
+    if depth == (bottleneck, sizes) and ibn == (name in resnet.IBN_STAGES):
+      fields: dict[str, Any] = {'model.name': name}
+      break
+  else:
+    fields = {}
+  stem = shapes.get('conv1.weight')
+  if fields and stem and stem[0] != 64:
+    fields['model.width'] = stem[0] / 64
+  if fields and stem and stem[-1] == 3:
+    fields['model.small_stem'] = True
+  return fields, f'a ResNet, with {sizes} blocks'
+
+
+def _osnet(shapes: Shapes) -> tuple[dict[str, Any], str]:
+  fields: dict[str, Any] = {'model.name': 'osnet'}
+  if any(n.startswith('conv2.0.conv2.0.') for n in shapes):
+    fields['osnet.kind'] = 'ain'
+  stem = shapes.get('conv1.conv.weight')
+  if stem and stem[0] != osnet.CHANNELS[0]:
+    fields['osnet.width'] = stem[0] / osnet.CHANNELS[0]
+  return fields, 'an OSNet'
+
+
+def _vit(shapes: Shapes) -> tuple[dict[str, Any], str]:
+  width, *_, patch = shapes.get('patch_embed.proj.weight', (0, 0))
+  numbers = [re.match(r'blocks\.(\d+)\.', name) for name in shapes]
+  blocks = max((int(n[1]) + 1 for n in numbers if n), default=0)
+  described = (
+    f'a transformer of {blocks} blocks with {width} features and patches of '
+    f'{patch} pixels'
+  )
+  for name, size in vit.SIZES.items():
+    if (size.width, size.blocks, size.patch) == (width, blocks, patch):
+      fields: dict[str, Any] = {'model.name': 'vit', 'vit.size': name}
+      break
+  else:
+    return {}, described
+  if 'blocks.0.ls1.gamma' in shapes:
+    fields['vit.layer_scale'] = True
+  if 'norm_pre.weight' in shapes:
+    fields['vit.pre_norm'] = True
+  return fields, described
+
+
+_NETWORKS: dict[str, Callable[[Shapes], tuple[dict[str, Any], str]]] = {
+  TORCHVISION: _resnet,
+  TORCHREID: _osnet,
+  TIMM: _vit,
+}
+
+
+def settings(fields: Mapping[str, Any]) -> str:
+  """Fields of a network as command-line overrides."""
+  return ','.join(f'{k}={v!r}'.replace(' ', '') for k, v in fields.items())

@@ -1,0 +1,335 @@
+"""Weights of other programs, read and compared with PyTorch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch_backbones
+import weight_files
+from safetensors import numpy as safetensors_numpy
+
+from fedreid_jax import errors
+from fedreid_jax.core import trees
+from fedreid_jax.models import resnet, weights
+from fedreid_jax.models.backbones import osnet, vit
+from fedreid_jax.models.weights import positions, sources
+
+
+@pytest.fixture
+def small(monkeypatch):
+  for name, size in weight_files.SMALL.items():
+    monkeypatch.setitem(vit.SIZES, name, size)
+
+
+def before(made):
+  """Zeros in place of the variables of a network, and a classifier."""
+  shapes = torch_backbones.shapes(made.network, made.image)
+  found = {n: np.zeros(x.shape, np.float32) for n, x in shapes.items()}
+  return found | {'params/classifier/kernel': np.ones((4, 3), np.float32)}
+
+
+def read(made, tmp_path, state=None):
+  path = tmp_path / 'weights.safetensors'
+  safetensors_numpy.save_file(state or made.state, path)
+  return weights.load(str(path), before(made), made.image)
+
+
+def assert_outputs_agree(made, tmp_path):
+  loaded, names = read(made, tmp_path)
+  assert {*loaded} - {*names} == {'params/classifier/kernel'}
+  assert np.all(loaded['params/classifier/kernel'] == 1)
+
+  @jax.jit
+  def apply(leaves, images):
+    variables = {n.replace('/backbone', '', 1): x for n, x in leaves.items()}
+    variables = trees.unflatten(variables)
+    return made.network.apply(variables, images, train=False)[0]
+
+  images = jnp.asarray(weight_files.images(made.image))
+  maps = apply({n: loaded[n] for n in names}, images)
+  assert np.std(made.output) > 0.05
+  np.testing.assert_allclose(maps, made.output, rtol=0, atol=1e-4)
+
+
+QUICK = (*weight_files.TRANSFORMERS, 'fast-reid')
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in weight_files.KINDS
+  ],
+)
+def test_networks_give_the_outputs_of_pytorch(name, small, tmp_path):
+  assert_outputs_agree(weight_files.made(name), tmp_path)
+
+
+@pytest.mark.parametrize('name', weight_files.KINDS)
+def test_the_golden_outputs_are_those_of_pytorch(name, small):
+  made = weight_files.made(name)
+  shapes, output = weight_files.oracle(name, made.image)
+  assert shapes == made.shapes
+  np.testing.assert_allclose(output, made.output, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'name, network, image, fields',
+  [
+    ('timm', vit.ViT(vit.Options('s16')), (256, 128), {}),
+    ('timm', vit.ViT(vit.Options('b16')), (256, 128), {'size': 'b16'}),
+    ('dinov2', vit.ViT(vit.Options('b14', layer_scale=True)), (252, 126), {}),
+    (
+      'clip',
+      vit.ViT(vit.Options('b16', pre_norm=True, quick_gelu=True)),
+      (256, 128),
+      {},
+    ),
+    (
+      'transreid, jigsaw',
+      vit.ViT(vit.Options('b16', stride=12)),
+      (256, 128),
+      {'size': 'b16'},
+    ),
+    ('fast-reid', resnet.ResNet('resnet50_ibn_a'), (64, 32), {'width': 1.0}),
+    ('torchreid', osnet.OSNet(), (64, 32), {'width': 1.0}),
+    ('torchreid, ain', osnet.OSNet(True), (64, 32), {'width': 1.0}),
+  ],
+)
+def test_files_of_the_published_sizes(name, network, image, fields, tmp_path):
+  shapes, output = weight_files.oracle(name, image, **fields)
+  made = weight_files.Made(shapes, network, '', image, output)
+  assert_outputs_agree(made, tmp_path)
+
+
+@pytest.mark.parametrize('name', weight_files.KINDS)
+def test_the_network_of_a_file_is_told(name, small):
+  made = weight_files.made(name)
+  names = sources.read(made.shapes, 'FILE')
+  shapes = {n: made.shapes[full] for n, full in names.tensors.items()}
+  fields, _ = sources.network(names.source, shapes)
+  assert sources.settings(fields) == made.settings
+
+
+def changed(name, change):
+  made = weight_files.made(name)
+  state = dict(made.state)
+  change(state)
+  return made, state
+
+
+def without(*names):
+  return lambda state: [state.pop(n) for n in names]
+
+
+def added(name, *shape):
+  return lambda state: state.update({name: np.ones(shape, np.float32)})
+
+
+def reshaped(name, *shape):
+  def change(state):
+    assert name in state
+    state[name] = np.zeros(shape, np.float32)
+
+  return change
+
+
+@pytest.mark.parametrize(
+  'name, change, message',
+  [
+    (
+      'timm',
+      without('blocks.1.mlp.fc1.bias'),
+      r'no tensor blocks\.1\.mlp\.fc1\.bias',
+    ),
+    (
+      'timm',
+      added('fc_norm.weight', 32),
+      r'the network has no fc_norm\.weight \[32\]',
+    ),
+    (
+      'timm',
+      reshaped('patch_embed.proj.weight', 32, 3, 14, 14),
+      r'patch_embed\.proj\.weight is \[32, 3, 14, 14\], not \[32, 3, 16, 16\]',
+    ),
+    (
+      'timm',
+      reshaped('cls_token', 1, 1, 31),
+      r'tensor cls_token is \[1, 1, 31\], not \[1, 1, 32\]',
+    ),
+    (
+      'timm',
+      reshaped('pos_embed', 1, 152, 32),
+      'tensor pos_embed has 151 positions, not 8, and their grid is unknown',
+    ),
+    ('timm', added('reg_token', 1, 4, 32), 'no reg_token'),
+    ('timm', added('dist_token', 1, 1, 32), 'not distilled'),
+    (
+      'dinov2',
+      added('register_tokens', 1, 4, 48),
+      'use the weights without register tokens',
+    ),
+    (
+      'dinov2',
+      reshaped('blocks.2.ls2.gamma', 1),
+      r'blocks\.2\.ls2\.gamma is \[1\], not \[48\]',
+    ),
+    (
+      'clip',
+      reshaped('visual.transformer.resblocks.0.attn.in_proj_weight', 48, 48),
+      r'resblocks\.0\.attn\.in_proj_weight is \[48, 48\], not \[144, 48\]',
+    ),
+    (
+      'transreid',
+      reshaped('module.base.norm.weight', 31),
+      r'module\.base\.norm\.weight is \[31\], not \[32\]',
+    ),
+    (
+      'torchreid',
+      without('module.conv3.1.gate.fc2.weight'),
+      r'no tensor conv3\.1\.gate\.fc2\.weight',
+    ),
+    (
+      'fast-reid',
+      added('backbone.layer1.0.se.fc.0.weight', 4, 4),
+      r'the network has no backbone\.layer1\.0\.se\.fc\.0\.weight \[4, 4\]',
+    ),
+    (
+      'ibn_net',
+      without('layer2.0.bn1.IN.weight'),
+      r'no tensor layer2\.0\.bn1\.IN\.weight',
+    ),
+    (
+      'ibn_net',
+      lambda state: state.update({'module.bn1.bias': np.zeros(4, np.float32)}),
+      r'two tensors are bn1\.bias, bn1\.bias and module\.bn1\.bias',
+    ),
+  ],
+)
+def test_a_wrong_file_is_one_line(name, change, message, small, tmp_path):
+  made, state = changed(name, change)
+  with pytest.raises(errors.IntegrityError, match=message) as info:
+    read(made, tmp_path, state)
+  line = info.value.line()
+  assert '\n' not in line and line.count(' — ') == 2
+  assert 'weights.safetensors' in line
+
+
+@pytest.mark.parametrize(
+  'name, other',
+  [
+    ('timm', 'dinov2'),
+    ('clip', 'timm'),
+    ('ibn_net', 'torchvision'),
+    ('torchreid', 'timm'),
+    ('timm', 'torchvision'),
+  ],
+)
+def test_the_line_says_of_which_network_a_file_is(name, other, small, tmp_path):
+  made, wanted = weight_files.made(name), weight_files.made(other)
+  with pytest.raises(errors.IntegrityError) as info:
+    read(wanted, tmp_path, made.state)
+  assert info.value.fix.endswith(f': set {made.settings}')
+
+
+def test_another_size_is_described(small, tmp_path):
+  made = weight_files.made('timm')
+  state = {
+    n: np.zeros([n if n != 32 else 40 for n in x.shape], np.float32)
+    for n, x in made.state.items()
+  }
+  with pytest.raises(errors.IntegrityError) as info:
+    read(made, tmp_path, state)
+  assert info.value.fix == (
+    "the file is of timm's transformer, a transformer of 3 blocks with 40 "
+    'features and patches of 16 pixels'
+  )
+
+
+def test_a_file_of_no_known_program(tmp_path, small):
+  made = weight_files.made('timm')
+  with pytest.raises(errors.IntegrityError, match='no tensors of a known'):
+    read(made, tmp_path, {'encoder.layer.0.weight': np.ones(3, np.float32)})
+
+
+@pytest.mark.parametrize(
+  'old, new',
+  [
+    ((14, 14), (16, 8)),
+    ((37, 37), (18, 9)),
+    ((16, 8), (21, 10)),
+    ((5, 7), (5, 3)),
+    ((4, 4), (37, 37)),
+  ],
+)
+@pytest.mark.parametrize(
+  'how',
+  [
+    positions.Resize(),
+    positions.Resize(antialias=False),
+    positions.Resize(antialias=False, offset=0.1),
+  ],
+)
+def test_positions_are_resized_as_pytorch_does(old, new, how):
+  torch = pytest.importorskip('torch')
+  table = np.random.default_rng(0).normal(size=(old[0] * old[1], 6))
+  table = table.astype(np.float32)
+  maps = torch.from_numpy(table).reshape(1, *old, 6).permute(0, 3, 1, 2)
+  pairs = zip(new, old, strict=True)
+  size = (
+    {'scale_factor': tuple((n + how.offset) / o for n, o in pairs)}
+    if how.offset
+    else {'size': new}
+  )
+  wanted = torch.nn.functional.interpolate(
+    maps,
+    mode='bicubic',
+    antialias=how.antialias,
+    align_corners=False,
+    **size,
+  )
+  wanted = wanted.permute(0, 2, 3, 1).reshape(-1, 6).numpy()
+  got = positions.resize(table, old, new, how)
+  np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
+
+
+def test_positions_of_the_same_grid_keep_their_bits():
+  table = np.random.default_rng(0).normal(size=(128, 6)).astype(np.float32)
+  assert positions.resize(table, (16, 8), (16, 8), positions.Resize()) is table
+
+
+@pytest.mark.parametrize(
+  'num, wanted, square, grid',
+  [
+    (196, (16, 8), True, (14, 14)),
+    (1369, (18, 9), True, (37, 37)),
+    (128, (21, 10), False, (16, 8)),
+    (210, (16, 8), False, (21, 10)),
+    (192, (16, 8), False, (24, 8)),
+    (196, (28, 7), True, (14, 14)),
+    (196, (28, 7), False, (28, 7)),
+    (15, (5, 3), True, (5, 3)),
+    (151, (16, 8), True, None),
+  ],
+)
+def test_grids_of_files(num, wanted, square, grid):
+  assert positions.guess(num, wanted, 16, square) == grid
+
+
+@pytest.mark.parametrize(
+  'image, patch, num, grid',
+  [
+    ((256, 128), 16, 128, (16, 8)),
+    ((256, 128), 16, 210, (21, 10)),
+    ((64, 32), 8, 50, (10, 5)),
+    ((252, 126), 14, 162, (18, 9)),
+  ],
+)
+def test_the_grid_of_a_network_follows_from_its_images(image, patch, num, grid):
+  assert positions.grid(image, patch, num) == grid
+
+
+def test_no_grid_has_this_number():
+  with pytest.raises(ValueError, match='no grid of 127'):
+    positions.grid((256, 128), 16, 127)
