@@ -73,7 +73,6 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import moments
@@ -412,15 +411,7 @@ def _by_released(features: Array, own: Array) -> tuple[Array, Array]:
 
 def _check(options: Options, participants: Participants) -> None:
   """Refuses clients whose statistics would reveal single persons."""
-  for client in participants.clients:
-    num = len(np.unique(client.labels))
-    if num < options.min_identities:
-      raise errors.DataError(
-        f'{num} identities are too few: the shared statistics would reveal '
-        'features of single persons',
-        f'client {client.name}',
-        'remove the client, or lower dfh.min_identities',
-      )
+  participants.require_identities(options.min_identities, 'dfh.min_identities')
 
 
 def _warn(metrics: dict[str, float]) -> str:

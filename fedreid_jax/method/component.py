@@ -213,6 +213,7 @@ class Participants(NamedTuple):
     rounding: largest norm of the difference between an update and the values
       that a `Summation` adds; None without a `Summation`; known when `bind` of
       the other components is called.
+    image_shape: `(H, W, ch)`; () if the caller has no images.
   """
 
   clients: Sequence[types.ClientData]
@@ -227,6 +228,7 @@ class Participants(NamedTuple):
   steps: int = 0
   released: tuple[Released, ...] = ()
   rounding: float | None = None
+  image_shape: tuple[int, ...] = ()
 
   def require_public(self, wanted: int, field: str) -> None:
     """Checks that there is a public set of at least one batch.
@@ -245,6 +247,22 @@ class Participants(NamedTuple):
         'data.public',
         f'set it to a larger domain, or lower {field}',
       )
+
+  def require_identities(self, least: int, field: str) -> None:
+    """Checks that statistics of a client are not those of single persons.
+
+    Raises:
+      DataError: if a client has fewer than `least` identities.
+    """
+    for client in self.clients:
+      num = len(set(client.labels.tolist()))
+      if num < least:
+        raise errors.DataError(
+          f'{num} identities are too few: the shared statistics would reveal '
+          'features of single persons',
+          f'client {client.name}',
+          f'remove the client, or lower {field}',
+        )
 
 
 # Facts about a component that decide how others treat it. They do not depend on

@@ -54,6 +54,7 @@ class StepCtx(ClientCtx):
   """The context of a step before its loss.
 
   Attributes:
+    variables: variables of the client when the hook is called.
     batch: the augmented batch.
     photographs: the images of the batch without augmentation, uint8
       `[B, H, W, ch]`.
@@ -67,6 +68,7 @@ class StepCtx(ClientCtx):
     round_key: key of this component, client and round.
   """
 
+  variables: Flat
   batch: types.Batch
   photographs: Array
   model: types.Model

@@ -24,6 +24,7 @@ OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
 DIVIDE_PERSONS = ('by_camera', 'iid', 'dirichlet', 'camera_independent')
 # A parameter of the neck. If it is personal, the server cannot embed images.
 NECK = 'params/neck/fc/kernel'
+RESNET_STAGES = 4
 
 
 class Given(NamedTuple):
@@ -74,6 +75,32 @@ def divides_by_steps(given: Given) -> Iterator[Rule]:
     'optim.name',
     f'{given.name} is defined for SGD, not {c.optim.name}',
     'set it to sgd',
+  )
+
+
+def needs_variant(given: Given, variant: str) -> Iterator[Rule]:
+  """Yields the rule of a method for one variant of the network."""
+  found = given.config.model.variant
+  yield (
+    found != variant,
+    'model.variant',
+    f'{found!r} with {given.name}',
+    f'set it to {variant!r}',
+  )
+
+
+def has_stages(
+  given: Given, field: str, stages: Sequence[int]
+) -> Iterator[Rule]:
+  """Yields the rule of a method that changes the network after some stages."""
+  model = given.config.model
+  # Of the networks with such places, all others are ResNets.
+  num = len(model.features) if model.name == 'convnet' else RESNET_STAGES
+  yield (
+    max(stages, default=0) > num,
+    f'{given.name}.{field}',
+    f'stage {max(stages, default=0)} of a network with {num}',
+    f'give at most {num}',
   )
 
 

@@ -165,9 +165,9 @@ class Step:
       labels=self.batch.labels,
     )
 
-  def before_loss(self, name: str) -> contexts.StepCtx:
+  def before_loss(self, name: str, variables: Flat) -> contexts.StepCtx:
     """Returns the context of a component before the loss."""
-    return contexts.StepCtx(**self._own(name))
+    return contexts.StepCtx(**self._own(name), variables=variables)
 
   def with_outputs(
     self, name: str, variables: Flat, outputs: Outputs, aux: dict[str, Aux]
@@ -175,7 +175,8 @@ class Step:
     """Returns the context of a component with the outputs of the model.
 
     Args:
-      variables: variables with which `classify` computes identity scores.
+      variables: variables of the client, with which `classify` computes
+        identity scores.
       aux: second results of `pre_step`, by name.
     """
 
@@ -185,6 +186,7 @@ class Step:
 
     return contexts.LossCtx(
       **self._own(name),
+      variables=variables,
       outputs=outputs,
       classify=classify,
       aux=aux.get(name),
@@ -246,11 +248,12 @@ def run(
 def _pre_step(
   hooks: Hooks, step: Step, carry: Carry
 ) -> tuple[Carry, dict[str, Aux]]:
+  variables = {**carry.params, **carry.batch_stats}
   states: dict[str, Tree] = dict(carry.states)
   aux: dict[str, Aux] = {}
   for name, hook in hooks.items():
     if hook.pre_step:
-      ctx = step.before_loss(name)
+      ctx = step.before_loss(name, variables)
       states[name], aux[name] = hook.pre_step(states[name], ctx)
   return dataclasses.replace(carry, states=states), aux
 

@@ -146,6 +146,7 @@ def participants_of(
     config.local.batch,
     config.local.identities,
     config.local.steps,
+    image_shape=federation.image_shape,
   )
 
 
