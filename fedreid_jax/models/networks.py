@@ -21,13 +21,21 @@ from fedreid_jax.models import (
   reid,
   resnet,
 )
-from fedreid_jax.models.layers import inserted
+from fedreid_jax.models.layers import inserted, styles
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 NETWORKS = (*resnet.DEPTHS, 'convnet', *plugins.available(backbones))
 NetworkName: TypeAlias = Literal[NETWORKS]  # pyright: ignore
 VariantName = Literal[
-  'plain', 'snr', 'snr_entropy', 'agw', 'dns', 'deen', 'lba'
+  'plain',
+  'snr',
+  'snr_entropy',
+  'mixstyle',
+  'ccst',
+  'agw',
+  'dns',
+  'deen',
+  'lba',
 ]
 DType = Literal['float32', 'bfloat16']
 
@@ -35,7 +43,8 @@ DType = Literal['float32', 'bfloat16']
 class Variant(NamedTuple):
   """Changes of a published network to a backbone."""
 
-  plugins: Callable[..., Any] | None = None  # (dtype, num_classes) -> rule
+  # `(dtype, num_classes, options) -> rule`.
+  plugins: Callable[..., Any] | None = None
   backbone: type[resnet.ResNet] | None = None  # instead of `resnet.ResNet`
   resnet_only: bool = True  # needs the stages of a ResNet
 
@@ -43,35 +52,51 @@ class Variant(NamedTuple):
 VARIANTS: dict[str, Variant] = {
   'plain': Variant(resnet_only=False),
   'snr': Variant(
-    lambda dtype, num_classes: inserted.after_stages(), resnet_only=False
+    lambda dtype, num_classes, options: inserted.after_stages(),
+    resnet_only=False,
   ),
   'snr_entropy': Variant(
-    lambda dtype, num_classes: inserted.after_stages(num_classes),
+    lambda dtype, num_classes, options: inserted.after_stages(num_classes),
+    resnet_only=False,
+  ),
+  'mixstyle': Variant(
+    lambda dtype, num_classes, options: styles.mix_after(**options),
+    resnet_only=False,
+  ),
+  'ccst': Variant(
+    lambda dtype, num_classes, options: styles.transfer_after(
+      options.get('stage', styles.TRANSFER_STAGE)
+    ),
     resnet_only=False,
   ),
   'agw': Variant(
-    lambda dtype, num_classes: inserted.after_last_blocks(dtype=dtype)
+    lambda dtype, num_classes, options: inserted.after_last_blocks(dtype=dtype)
   ),
-  'dns': Variant(lambda dtype, num_classes: dns.plugins(dtype)),
+  'dns': Variant(lambda dtype, num_classes, options: dns.plugins(dtype)),
   'deen': Variant(backbone=deen.DEEN),
   'lba': Variant(backbone=alignment.CMAlign),
 }
 
 
 def build(
-  config: Any, num_classes: int, options: Mapping[str, Any] | None = None
+  config: Any,
+  num_classes: int,
+  options: Mapping[str, Any] | None = None,
+  variant_options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
   """Builds the network of a validated `config.model`.
 
   Args:
     num_classes: identities of the classifier, padded to the largest client.
     options: hyper-parameters of a network in a separate module.
+    variant_options: hyper-parameters of the component with the name of the
+      variant; without them the variant has its defaults.
 
   Raises:
     ConfigError: if the variant, the norm or the module does not fit.
   """
   network = reid.ReIDNet(
-    _backbone(config, num_classes, options or {}),
+    _backbone(config, num_classes, options or {}, variant_options or {}),
     num_classes,
     config.pool,
     config.neck,
@@ -87,11 +112,15 @@ def build(
 
 
 def _backbone(
-  config: Any, num_classes: int, options: Mapping[str, Any]
+  config: Any,
+  num_classes: int,
+  options: Mapping[str, Any],
+  variant_options: Mapping[str, Any],
 ) -> nn.Module:
   variant, dtype = VARIANTS[config.variant], DTYPES[config.dtype]
   is_resnet = config.name in resnet.DEPTHS
-  plain = config.variant == 'plain' and (is_resnet or config.name == 'convnet')
+  unchanged = not (variant.plugins or variant.backbone)
+  plain = unchanged and (is_resnet or config.name == 'convnet')
   if config.norm != 'batch' and not plain:
     raise errors.ConfigError(
       f'{config.name} of the variant {config.variant!r} has batch '
@@ -106,7 +135,9 @@ def _backbone(
       'model.name',
       f'one of {", ".join(resnet.DEPTHS)}',
     )
-  rule = variant.plugins(dtype, num_classes) if variant.plugins else None
+  rule = None
+  if variant.plugins:
+    rule = variant.plugins(dtype, num_classes, variant_options)
   if is_resnet:
     make = variant.backbone or resnet.ResNet
     return make(

@@ -134,7 +134,9 @@ def network(
 
 def _whole(config, num_classes: int, image_shape) -> types.Model:
   options = arguments(config, config.model.name)
-  made = networks.build(config.model, num_classes, options)
+  # The module of a component cannot reach the network that it needs.
+  of_variant = arguments(config, config.model.variant)
+  made = networks.build(config.model, num_classes, options, of_variant)
   return networks.wrap(made, image_shape)
 
 

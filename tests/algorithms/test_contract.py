@@ -14,6 +14,8 @@ NAMES = plugins.available(algorithms)
 # What a component that works on a network of its own needs.
 NETWORKS = {
   'snr': {'variant': 'snr'},
+  'mixstyle': {'variant': 'mixstyle'},
+  'ccst': {'variant': 'ccst'},
   'deen': {'variant': 'deen', 'modality_specific_stages': 1, 'neck': 'bnneck'},
   'lba': {
     'variant': 'lba',

@@ -39,6 +39,8 @@ OWN = {
   'snr': 'model.features=(32,64)',
   'snr:loss=entropy': 'model.features=(32,64)',
   'snr_dfh': 'rounds=20,model.features=(32,64)',
+  # The means of the last stage, which is not to be mixed, are the feature.
+  'mixstyle': 'rounds=24,model.features=(16,32,32)',
   'cifar': 'rounds=2',
   'caj': 'rounds=2',
   'lba': f'rounds=2,{TINY}',

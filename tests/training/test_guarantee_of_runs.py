@@ -139,6 +139,11 @@ def test_messages_that_keep_the_guarantee(name, fields, tmp_path):
     ({'model.pretrained': 'convnet-synthetic'}, 'need their statistics'),
     ({'evaluation.batch_stats': 'source'}, 'no statistics of batches'),
     ({'model.variant': 'snr'}, 'batch normalisation only'),
+    ({'model.variant': 'mixstyle'}, 'batch normalisation only'),
+    (
+      {'components': ('fedpav', 'ccst', 'dpsgd')},
+      "images of 'ccst' cannot be bounded",
+    ),
     (
       {'data.client_split': 'by_camera'},
       "with 'by_camera' a person is at several clients.*'by_identity'",
