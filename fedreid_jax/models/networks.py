@@ -18,6 +18,7 @@ from fedreid_jax.models import (
   convnet,
   deen,
   dns,
+  probabilistic,
   reid,
   resnet,
 )
@@ -32,6 +33,7 @@ VariantName = Literal[
   'snr_entropy',
   'mixstyle',
   'ccst',
+  'fedsr',
   'agw',
   'dns',
   'deen',
@@ -69,6 +71,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     resnet_only=False,
   ),
+  'fedsr': Variant(resnet_only=False),
   'agw': Variant(
     lambda dtype, num_classes, options: inserted.after_last_blocks(dtype=dtype)
   ),
@@ -108,6 +111,8 @@ def build(
   if config.variant == 'dns':
     streams = 'two_stream' if config.modality_specific_stages else 'one_stream'
     return dns.DNS(network, num_classes, dns.DOMAINS[streams])
+  if config.variant == 'fedsr':
+    return probabilistic.Probabilistic(network, num_classes)
   return network
 
 

@@ -16,6 +16,7 @@ NETWORKS = {
   'snr': {'variant': 'snr'},
   'mixstyle': {'variant': 'mixstyle'},
   'ccst': {'variant': 'ccst'},
+  'fedsr': {'variant': 'fedsr'},
   'deen': {'variant': 'deen', 'modality_specific_stages': 1, 'neck': 'bnneck'},
   'lba': {
     'variant': 'lba',
