@@ -164,6 +164,7 @@ def test_bytes_are_those_of_packed_numbers_with_keys_and_shares():
     ('client_clustering', "'client_clustering' clusters all uploads"),
     ('compress', "'compress' compresses single uploads"),
     ('dfh', "server of 'dfh' receives single messages"),
+    ('ccst', "server of 'ccst' receives single messages"),
     ('fedatt', "rule of 'fedatt' needs all uploads at once"),
     ('fedbuff', "clients of 'fedbuff' start from models of different rounds"),
     ('kd', "'kd' needs all uploads at once"),
@@ -196,6 +197,7 @@ def test_only_attackers_that_agree_are_refused():
   'name',
   (
     *('fedprox', 'moon', 'snr', 'fedopt', 'noise', 'uniform', 'dpsgd'),
+    *('mixstyle', 'fedsr', 'dacs'),
     *('scaffold', 'dppt', 'cdw', 'fednova', 'dp_fedavg'),
   ),
 )
