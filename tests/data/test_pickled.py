@@ -95,10 +95,10 @@ def test_only_one_module_imports_pickle():
       if {n.partition('.')[0] for n in names} & {'pickle', 'dill', 'marshal'}:
         found.add(path.relative_to(root).as_posix())
   # The other one catches the error with which PyTorch refuses to unpickle.
-  error_only = root / 'apps/deploy/exchange.py'
+  error_only = root / 'apps/deploy/conversion.py'
   assert found == {
     'data/datasets/pickled.py',
-    'apps/deploy/exchange.py',
+    'apps/deploy/conversion.py',
   }
   assert error_only.read_text().count('pickle.') == 1
   assert 'except pickle.UnpicklingError' in error_only.read_text()

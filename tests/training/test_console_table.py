@@ -47,7 +47,8 @@ PROGRAM = textwrap.dedent("""
     'visible', 'infrared'], [['plaza', '1234567', '751', '6', '1234567', '0'],
     ['campus', '9', '3', '6', '9', '0']], ('cameras', 'infrared'))
   hit = types.SimpleNamespace(name='gallery/' + 'x' * 90 + '.jpg',
-                              distance=0.98765, same=True)
+                              distance=0.98765, same=True,
+                              strangers='')
   search._print([types.SimpleNamespace(query='query.jpg', hits=[hit])])
   screen = console.Console(highlight=False)
   console_table.show(screen, 'compared with fedpav', comparison.COLUMNS, [
