@@ -41,6 +41,9 @@ OWN = {
   'snr_dfh': 'rounds=20,model.features=(32,64)',
   # The means of the last stage, which is not to be mixed, are the feature.
   'mixstyle': 'rounds=24,model.features=(16,32,32)',
+  # Noise, and images in another style, take longer.
+  'fedsr': f'rounds=20,{TINY}',
+  'dacs': f'rounds=20,{TINY}',
   'cifar': 'rounds=2',
   'caj': 'rounds=2',
   'lba': f'rounds=2,{TINY}',
