@@ -106,21 +106,7 @@ def convert(path: Path, out: Path) -> Imported:
     )
   state, key = _read(path)
   names = sources.read(state, str(path))
-  converted: Counter[str] = Counter()
-  tensors: dict[str, np.ndarray] = {}
-  for name, full in names.tensors.items():
-    array, kind = _array(state[full])
-    if kind != 'float32':
-      converted[kind] += 1
-    if not np.isfinite(array).all():
-      raise errors.IntegrityError(
-        f'tensor {full} has values that are not finite',
-        str(path),
-        'fetch the file again',
-      )
-    tensors[name] = (
-      array.reshape(1, -1, array.shape[-1]) if name in pytorch.TOKENS else array
-    )
+  tensors, converted = _collected(state, names, path)
   shapes = {name: x.shape for name, x in tensors.items()}
   fields, described = sources.network(names.source, shapes)
   if not fields:
@@ -147,9 +133,31 @@ def convert(path: Path, out: Path) -> Imported:
     len(tensors),
     key,
     names.stripped,
-    dict(converted),
+    converted,
     names.left_out,
   )
+
+
+def _collected(
+  state: Mapping[str, Any], names: sources.Names, path: Path
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+  """Float32 arrays by the name of the family, and counts of former types."""
+  converted: Counter[str] = Counter()
+  tensors: dict[str, np.ndarray] = {}
+  for name, full in names.tensors.items():
+    array, kind = _array(state[full])
+    if kind != 'float32':
+      converted[kind] += 1
+    if not np.isfinite(array).all():
+      raise errors.IntegrityError(
+        f'tensor {full} has values that are not finite',
+        str(path),
+        'fetch the file again',
+      )
+    tensors[name] = (
+      array.reshape(1, -1, array.shape[-1]) if name in pytorch.TOKENS else array
+    )
+  return tensors, dict(converted)
 
 
 def _pixels(state: Mapping[str, Any], source: str) -> sources.Pixels:

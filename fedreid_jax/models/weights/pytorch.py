@@ -79,14 +79,13 @@ def covered(variables: Flat) -> list[str]:
 
 def name_of(leaf: str) -> str:
   """PyTorch's name of a leaf such as `params/backbone/layer1_0/bn1/scale`."""
-  _, _, *modules = leaf.replace('/infrared_', '/').split('/')
-  if modules[-1] in _LEAVES:
-    modules[-1] = _LEAVES[modules[-1]]
-    *modules, last = modules
-  else:
-    last = ''
-  plain = [_WHOLE.sub(lambda found: found[1] or '.', m) for m in modules]
-  return '.'.join([*plain, last] if last else plain)
+  _, _, *modules, last = leaf.replace('/infrared_', '/').split('/')
+  names = [*modules, _LEAVES.get(last, last)]
+  # The leaves of PyTorch, such as `running_mean`, keep their `_`.
+  return '.'.join(
+    n if n in _LEAVES.values() else _WHOLE.sub(lambda m: m[1] or '.', n)
+    for n in names
+  )
 
 
 def tensors(variables: Flat) -> dict[str, np.ndarray]:
