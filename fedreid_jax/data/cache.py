@@ -19,7 +19,7 @@ from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data import decoder as decoding
-from fedreid_jax.data import files, integrity
+from fedreid_jax.data import files, heic, integrity
 from fedreid_jax.data.decoder import Decoder, Pixels
 
 SHOWN = 20  # names of bad files in a message
@@ -56,7 +56,9 @@ def build(
     DataError: naming the files that cannot be decoded.
   """
   listing = [[n, *s] for n, s in zip(files, stat(root, files), strict=True)]
-  made_of = integrity.digest(listing, decoder._asdict())
+  # An array without HEIC images is not used when they can be read.
+  more = [heic.FORMAT] if heic.installed() and heic.split(files)[0] else []
+  made_of = integrity.digest(listing, decoder._asdict(), *more)
   folder = cache_dir() / 'images' / made_of[:24]
   images, manifest = ensure(
     folder, files, lambda k: (root / files[k]).read_bytes(), decoder, str(root)

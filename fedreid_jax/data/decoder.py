@@ -21,6 +21,7 @@ from jaxtyping import Int64, UInt8
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from fedreid_jax import errors
+from fedreid_jax.data import heic
 
 # Other readers of Pillow start programs (PostScript) or fetch files.
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'BMP', 'GIF', 'TIFF')
@@ -137,14 +138,19 @@ def open_image(
 
   Raises:
     ValueError: for an image that is too large, too small or not of 8 bits.
-    OSError: for bytes of a format other than `FORMATS`.
+    OSError: for bytes of a format other than `FORMATS` and, with the package
+      of `heic`, HEIC.
   """
   if isinstance(source, np.ndarray):
     image = Image.fromarray(source)
   else:
+    formats = FORMATS
+    if heic.is_heic(_head(source)):
+      heic.register()
+      formats = (heic.FORMAT,)
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
-      image = Image.open(file, formats=FORMATS)
+      image = Image.open(file, formats=formats)
     # The text of this exception is the address of an object.
     except UnidentifiedImageError:
       known = f'{", ".join(FORMATS[:-1])} or {FORMATS[-1]}'
@@ -160,6 +166,13 @@ def open_image(
     image.close()
     raise
   return image
+
+
+def _head(source: bytes | Path) -> bytes:
+  if isinstance(source, bytes):
+    return source[: heic.HEAD]
+  with source.open('rb') as file:
+    return file.read(heic.HEAD)
 
 
 def _check_header(image: Image.Image, max_pixels: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedreid_jax import errors
+from fedreid_jax.data import heic
 
 ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.rar', '.7z')
 JUNK = ('thumbs.db', 'desktop.ini')
@@ -59,11 +60,16 @@ def list_files(root: Path, below: str = '') -> list[str]:
   return found
 
 
+def image_ends() -> tuple[str, ...]:
+  """Ends of the names of images that can be read, HEIC if installed."""
+  return IMAGES + (heic.ENDS if heic.installed() else ())
+
+
 def list_images(root: Path, bad: Bad | None = None) -> list[str]:
   """Lists the image files below a folder, relative to the root, sorted.
 
-  A file is an image if its name ends with one of `IMAGES`, in upper or lower
-  case; other files are ignored. The result has no file that `list_files`
+  A file is an image if its name ends with one of `image_ends`, in upper or
+  lower case; other files are ignored. The result has no file that `list_files`
   refuses, except for names that differ in case or Unicode form only. `bad`
   receives the refused names with reasons, so that the others can be used.
 
@@ -72,7 +78,7 @@ def list_images(root: Path, bad: Bad | None = None) -> list[str]:
   """
   root = root.resolve()
   found: list[str] = []
-  _walk(root, '', found, IMAGES, bad)
+  _walk(root, '', found, image_ends(), bad)
   found.sort()
   return found
 
@@ -80,10 +86,15 @@ def list_images(root: Path, bad: Bad | None = None) -> list[str]:
 def count_others(root: Path, used: Iterable[str]) -> str:
   """Describes the unused files below a folder, '2 .heic, 1 .txt'.
 
-  Hidden files and folders are not counted, nor is `JUNK`. The largest number
-  comes first.
+  The largest number comes first.
   """
-  known, others = {*used}, []
+  return kinds(list_others(root, used))
+
+
+def list_others(root: Path, used: Iterable[str]) -> list[str]:
+  """The unused files below a folder, without hidden ones and `JUNK`."""
+  known = {*used}
+  others: list[str] = []
   for folder, below, names in os.walk(root):
     below[:] = [name for name in below if not name.startswith('.')]
     at = os.path.relpath(folder, root).replace(os.sep, '/')
@@ -91,7 +102,7 @@ def count_others(root: Path, used: Iterable[str]) -> str:
       path = name if at == '.' else f'{at}/{name}'
       if not (name.startswith('.') or name.lower() in JUNK or path in known):
         others.append(path)
-  return kinds(others)
+  return others
 
 
 def kinds(names: Iterable[str]) -> str:

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data import files
+from fedreid_jax.data import files, heic
 
 
 @pytest.mark.parametrize('name', ['a.zip', 'a.TAR', 'a.tar.gz', 'a.7z'])
@@ -46,7 +46,8 @@ def test_files_are_sorted_and_leftovers_passed_over(tmp_path):
   assert files.list_files(tmp_path, 'b') == ['b/1.jpg', 'b/2.JPG']
 
 
-def test_files_that_are_not_used_are_counted_by_kind(tmp_path):
+def test_files_that_are_not_used_are_counted_by_kind(tmp_path, monkeypatch):
+  monkeypatch.setattr(heic, 'installed', lambda: False)
   for name in ('1.HEIC', 'b/2.heic', 'b/a.jpg', 'notes', 'b/Thumbs.db', '.x'):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
@@ -54,6 +55,10 @@ def test_files_that_are_not_used_are_counted_by_kind(tmp_path):
   assert used == ['b/a.jpg']
   assert files.count_others(tmp_path, used) == '2 .heic, 1 without end'
   assert files.count_others(tmp_path / 'b', ['2.heic', 'a.jpg']) == ''
+  monkeypatch.setattr(heic, 'installed', lambda: True)
+  used = files.list_images(tmp_path)
+  assert used == ['1.HEIC', 'b/2.heic', 'b/a.jpg']
+  assert files.count_others(tmp_path, used) == '1 without end'
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import filecmp
 import functools
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,7 @@ class Hit(NamedTuple):
   distance: float  # to the query
   same: bool  # whether this is the file of the query, or has the same bytes
   strangers: str = ''  # '1 of 92' are as near at most, '' if not known
+  origin: str = ''  # of a crop, its photograph and box
 
 
 class Answer(NamedTuple):
@@ -69,6 +71,7 @@ def search(
   k: int,
   exclude_same_file: bool = False,
   strangers: Calibration | None = None,
+  origins: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Answer]:
   """The k nearest images of every query, or all of a smaller gallery.
 
@@ -80,6 +83,7 @@ def search(
     vectors: of the `Q` queries, float32 `[Q, D]`.
     exclude_same_file: whether to leave out images with the bytes of the query.
     strangers: distances of strangers, with which hits are compared.
+    origins: photographs and boxes of crops by their names.
   """
   wanted = min(k, len(gallery))
   asked = min(wanted + exclude_same_file, len(gallery))
@@ -88,7 +92,7 @@ def search(
     query: Path, rows: np.ndarray, distances: np.ndarray
   ) -> Iterator[Hit]:
     same = functools.partial(_same, query)
-    for hit in hits(root, names, rows, distances, same, strangers):
+    for hit in hits(root, names, rows, distances, same, strangers, origins):
       if not (hit.same and exclude_same_file):
         yield hit
 
@@ -111,6 +115,7 @@ def hits(
   distances: np.ndarray,
   same: Callable[[Path], bool],
   strangers: Calibration | None = None,
+  origins: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Hit]:
   """Yields hits of rows int64 `[k]` at distances float32 `[k]`.
 
@@ -119,9 +124,10 @@ def hits(
   for row, distance in zip(rows.tolist(), distances, strict=True):
     if row == MISSING:
       continue
-    path, near = root / names[row], float(distance)
+    name, near = names[row], float(distance)
+    path, origin = root / name, origins.get(name, '')
     text = strangers.text(near) if strangers else ''
-    yield Hit(names[row], path, near, same(path), text)
+    yield Hit(name, path, near, same(path), text, origin)
 
 
 def _same(query: Path, other: Path) -> bool:
@@ -199,13 +205,15 @@ def page(
       if one.strangers
       else ''
     )
+    origin = f'<span>{html_page.text(one.origin)}</span>' if one.origin else ''
     # A narrow column breaks a path after a slash.
     folded = name.replace('/', '/<wbr>')
     shown = picture(one.path, f'rank {rank}: {name}, distance {distance}')
     return (
       f'<li><figure>{shown}<figcaption>'
       f'<span class="rank">rank {rank}</span>'
-      f'<span>distance {distance}</span>{strangers}<span>{folded}</span>{same}'
+      f'<span>distance {distance}</span>{strangers}<span>{folded}</span>'
+      f'{origin}{same}'
       '</figcaption></figure></li>'
     )
 

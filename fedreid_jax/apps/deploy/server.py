@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,6 +91,8 @@ class Settings(NamedTuple):
   modality: int | None  # of the queries, 0 visible and 1 infrared
   labels: Mapping[str, Label]  # known identities and cameras by image names
   strangers: Calibration | None = None  # with whom hits are compared
+  # Photographs and boxes of crops by their names.
+  origins: Mapping[str, str] = MappingProxyType({})
 
 
 class Unreadable(Exception):
@@ -133,8 +136,8 @@ class Finder:
     They are 'query', a URL that contains the thumbnail; 'hits', the nearest
     first, with 'row', 'name', 'distance', 'same' (whether the file has the
     bytes of the query), 'identity' and 'camera' ('' if unknown),
-    'similarity' (1 - distance) for the cosine distance, and 'strangers' ('1 of
-    92') if such distances are known; and 'seconds'.
+    'similarity' (1 - distance) for the cosine distance, 'strangers' ('1 of 92')
+    if such distances are known, and 'origin' of a crop; and 'seconds'.
 
     Raises:
       Unreadable: for bytes that are not a usable image.
@@ -145,9 +148,14 @@ class Finder:
       url = image_search.data_url(data, self._decoder.max_pixels, part)
       rows, distances = self._nearest(pixels)
     same = functools.partial(self._has_bytes, data)
-    strangers = self._settings.strangers
     hits = image_search.hits(
-      self._root, self._names, rows, distances, same, strangers
+      self._root,
+      self._names,
+      rows,
+      distances,
+      same,
+      self._settings.strangers,
+      self._settings.origins,
     )
     # Rows that an approximate index has not found are the last ones.
     shown = [
@@ -227,6 +235,8 @@ class Finder:
       found['similarity'] = 1 - hit.distance
     if hit.strangers:
       found['strangers'] = hit.strangers
+    if hit.origin:
+      found['origin'] = hit.origin
     return found
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 import fedreid_jax
 from fedreid_jax import errors
-from fedreid_jax.data import files
+from fedreid_jax.data import files, heic
 from fedreid_jax.training.files import atomic, recorder
 from fedreid_jax.training.snapshot import Snapshot
 
@@ -169,11 +169,16 @@ def folder_of(root: str | os.PathLike[str], where: str, skip: bool) -> Folder:
       f'{error.fix}, or leave such files out: --skip_unreadable',
     ) from error
   if not names:
-    others = files.count_others(path, ())
+    others = files.list_others(path, ())
+    ends = f'names of images end in {", ".join(files.image_ends())}'
     raise errors.DataError(
-      f'no images but other files, {others}' if others else 'no images',
+      f'no images but other files, {files.kinds(others)}'
+      if others
+      else 'no images',
       str(path),
-      f'names of images end in {", ".join(files.IMAGES)}',
+      f'{ends}; {heic.skipped(found)}'
+      if (found := heic.split(others)[0])
+      else ends,
     )
   return Folder(path, names, left_out)
 
@@ -208,6 +213,7 @@ def write(
   batch: int | None = None,
   skip: bool = False,
   advance: Callable[[int], None] = lambda more: None,
+  detected: dict[str, Any] | None = None,
 ) -> Vectors:
   """Writes the vectors of a folder of images to a `.npy` file and opens them.
 
@@ -218,6 +224,7 @@ def write(
     batch: images of a step, None for `evaluation.batch`.
     skip: whether to leave out files that cannot be read.
     advance: called with the number of further files that are done.
+    detected: of images that are crops, values for JSON about photographs.
 
   Raises:
     DataError: for a file that cannot be read, or none that can.
@@ -269,7 +276,7 @@ def write(
     'images': str(folder.root),
     'left_out': [{'path': name, 'reason': why} for name, why in left_out],
     'fedreid_jax': fedreid_jax.__version__,
-  }
+  } | ({'detected': detected} if detected else {})
   recorder.write_json(out.with_suffix('.json'), described)
   return read(out)
 

@@ -130,6 +130,56 @@ def test_a_folder_is_searched_at_once(world, tmp_path):
 
 
 @pytest.mark.slow
+def test_persons_are_cut_from_photographs(world, tmp_path):
+  """White rectangles are the persons; one photograph has none."""
+  pytest.importorskip('onnxruntime', reason='pip install .[detect]')
+  pytest.importorskip('onnx', reason='pip install .[export]')
+  import made_up_detectors
+
+  workdir, _, _ = world
+  for number, left in enumerate((8, 40, None)):
+    pixels = np.full((64, 128, 3), 30, np.uint8)
+    if left is not None:
+      pixels[10:50, left : left + 20] = 255
+    place = tmp_path / 'street' / f'{number}.png'
+    place.parent.mkdir(exist_ok=True)
+    Image.fromarray(pixels).save(place)
+  model = made_up_detectors.bright(tmp_path / 'detector.onnx')
+  flags = (
+    f'--workdir={workdir}',
+    f'--images={tmp_path / "street"}',
+    f'--out={tmp_path / "v.npy"}',
+    f'--detect={model}',
+  )
+  code, text, err = commands.launch('embed', *flags)
+  assert code == 0, err
+  assert err == 'note: no person in 1 photograph: 2.png\n'
+  crops = tmp_path / 'v-crops'
+  assert f'2 persons in 3 photographs, cut into {crops}' in text
+  described = json.loads((tmp_path / 'v.json').read_text())
+  assert described['images'] == str(crops)
+  assert described['detected']['without_person'] == ['2.png']
+  assert described['detected']['photographs'] == str(tmp_path / 'street')
+  with Image.open(crops / '1.png-0.png') as image:
+    np.testing.assert_allclose(image.size, (20, 40), atol=4)
+  code, text, err = commands.launch(
+    'search',
+    f'--workdir={workdir}',
+    f'--gallery={tmp_path / "v.npy"}',
+    f'--query={crops / "1.png-0.png"}',
+    f'--out={tmp_path / "found.html"}',
+  )
+  assert code == 0, err
+  found = r'1\.png-0\.png \(1\.png at (\d+),(\d+),(\d+),(\d+), score 0\.9000\)'
+  (box,) = re.findall(found, text)
+  np.testing.assert_allclose([*map(int, box)], (40, 10, 60, 50), atol=3)
+  assert '1.png at 4' in (tmp_path / 'found.html').read_text()
+  # The crops are not replaced.
+  code, _, err = commands.launch('embed', *flags)
+  assert code == 2 and len(err.splitlines()) == 1 and 'not empty' in err
+
+
+@pytest.mark.slow
 def test_matches_are_compared_with_strangers(trained, tmp_path):
   """Those of the target, whose four persons are six pairs."""
   workdir = trained(tmp_path / 'run')
@@ -337,6 +387,18 @@ def test_one_line_and_a_code(tmp_path, door, flags, code, message):
       ['--workdir={run}', '--gallery={photos}', '--index=x', '--query=y'],
       2,
       'unknown index',
+    ),
+    (
+      'embed',
+      ['--workdir={run}', '--images={photos}', '--detect={none}'],
+      3,
+      'no such file',
+    ),
+    (
+      'embed',
+      ['--workdir={run}', '--images={photos}', '--detect_score=0.2'],
+      2,
+      'give --detect=FILE.onnx',
     ),
     (
       'search',

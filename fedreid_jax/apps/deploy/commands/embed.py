@@ -6,6 +6,9 @@ The command embeds all images in a folder and its subfolders with the model of a
 run. It writes `vectors.npy` (float32 [n, D]), `paths.csv` (the image of each
 row) and `vectors.json` (the model and its distance). It does not need the
 images on which the run was trained. docs/search.md describes the files.
+
+With `--detect=DETECTOR.onnx` the images are photographs: the persons in them
+are cut out, kept in a folder with their boxes, and embedded.
 """
 
 from pathlib import Path
@@ -13,10 +16,11 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy.commands import embedding_flags
+from fedreid_jax.apps.deploy.commands import detect_flags, embedding_flags
 from fedreid_jax.cli import run
 
 flags.adopt_module_key_flags(embedding_flags)
+flags.adopt_module_key_flags(detect_flags)
 _IMAGES = flags.DEFINE_string(
   'images', None, 'Folder of images; folders in it are searched as well.'
 )
@@ -36,10 +40,22 @@ def main(argv: list[str]) -> None:
 
     out = Path(_OUT.value).expanduser()
     vectors.check_out(out)
+    detector, detected = detect_flags.opened(), None
+    crops = detect_flags.crops_of(out) if detector else None
     images = embedding_flags.folder(_IMAGES.value, '--images')
     model = embedding_flags.load()
     embedding_flags.say_model(model)
-    found = embedding_flags.write(model, images, out)
+    if detector and crops:
+      # Flags of the model are checked before many photographs are searched.
+      embedding_flags.modality(model)
+      images, detected = detect_flags.cut(
+        detector,
+        images,
+        crops,
+        model.config.data.max_pixels,
+        embedding_flags.skips(),
+      )
+    found = embedding_flags.write(model, images, out, detected)
     count, width = found.rows.shape
     print(
       f'{errors.counted(count, "vector")} of {width} in {out}, their images in '

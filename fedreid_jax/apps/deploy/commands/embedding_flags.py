@@ -1,9 +1,11 @@
 """Common parts of `embed` and `search`: flags, the model, a progress bar."""
 
+import contextlib
 import shlex
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
@@ -91,31 +93,33 @@ def modality(
 def folder(root: str, where: str) -> 'Folder':
   """Lists the images of a folder and prints how many files are skipped."""
   from fedreid_jax.apps.deploy import vectors
-  from fedreid_jax.data import files
+  from fedreid_jax.data import files, heic
 
   found = vectors.folder_of(root, where, _SKIP.value)
   used = [*found.names, *(name for name, _ in found.left_out)]
-  if kinds := files.count_others(found.root, used):
+  photographs, others = heic.split(files.list_others(found.root, used))
+  if photographs:
+    line = f'note: {heic.skipped(photographs)}'
+    print(errors.printable(line), file=sys.stderr)
+  if others:
     print(
-      f'note: skipped files whose names do not end as those of images: {kinds}',
+      'note: skipped files whose names do not end as those of images: '
+      f'{files.kinds(others)}',
       file=sys.stderr,
     )
   return found
 
 
-def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
-  """Writes the vectors of a folder and shows a progress bar.
+def skips() -> bool:
+  """Whether images that cannot be read are left out."""
+  return _SKIP.value
 
-  Raises:
-    DataError: for an image that cannot be read, without --skip_unreadable.
-  """
+
+@contextlib.contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+  """Shows a bar, and gives a function for the number of further files."""
   from rich import console, progress
 
-  from fedreid_jax.apps.deploy import vectors
-
-  kind = modality(model)
-  number = errors.counted(len(images.names), 'image')
-  print(f'embedding {number} of {images.root}', flush=True)
   # The bar is for terminals only: a log would get a line per update.
   screen = console.Console(stderr=True)
   bar = progress.Progress(
@@ -129,7 +133,29 @@ def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
     disable=not screen.is_terminal,
   )
   with bar:
-    task = bar.add_task('embedding', total=len(images.names))
+    task = bar.add_task(what, total=total)
+    yield lambda more: bar.advance(task, more)
+
+
+def write(
+  model: 'Snapshot',
+  images: 'Folder',
+  out: Path,
+  detected: dict[str, Any] | None = None,
+) -> 'Vectors':
+  """Writes the vectors of a folder and shows a progress bar.
+
+  `detected` describes photographs of which the images are crops.
+
+  Raises:
+    DataError: for an image that cannot be read, without --skip_unreadable.
+  """
+  from fedreid_jax.apps.deploy import vectors
+
+  kind = modality(model)
+  number = errors.counted(len(images.names), 'image')
+  print(f'embedding {number} of {images.root}', flush=True)
+  with progress_bar('embedding', len(images.names)) as advance:
     try:
       found = vectors.write(
         model,
@@ -138,7 +164,8 @@ def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
         modality=kind,
         batch=_BATCH.value,
         skip=_SKIP.value,
-        advance=lambda more: bar.advance(task, more),
+        advance=advance,
+        detected=detected,
       )
     except errors.DataError as error:
       raise _explained(error) from error

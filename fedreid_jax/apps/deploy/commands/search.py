@@ -85,7 +85,7 @@ def _search(
   out: Path,
   known: 'Calibration | None',
 ) -> None:
-  from fedreid_jax.apps.deploy import image_search
+  from fedreid_jax.apps.deploy import crops, image_search
   from fedreid_jax.training.files import atomic
 
   paths, found = queries
@@ -94,7 +94,15 @@ def _search(
   gallery = gallery_flags.opened(source, stored)
   k = gallery_flags.neighbours()
   answers = image_search.search(
-    gallery, folder.root, folder.names, found, paths, k, _EXCLUDE.value, known
+    gallery,
+    folder.root,
+    folder.names,
+    found,
+    paths,
+    k,
+    _EXCLUDE.value,
+    known,
+    crops.read(folder.root),
   )
   about = gallery_flags.about(model, stored, gallery, known)
   _print(answers)
@@ -129,7 +137,8 @@ def _print(answers: Sequence['Answer']) -> None:
   for answer in answers:
     rows: list[list[str]] = []
     for rank, hit in enumerate(answer.hits, 1):
-      image = hit.name + (' (same file)' if hit.same else '')
+      image = hit.name + (f' ({hit.origin})' if hit.origin else '')
+      image += ' (same file)' if hit.same else ''
       strangers = [hit.strangers] if hit.strangers else []
       rows.append([str(rank), f'{hit.distance:.4f}', *strangers, image])
     title, columns = f'query: {answer.query}', ['rank', 'distance', 'image']

@@ -62,7 +62,7 @@ def check() -> None:
 
 
 def _serve() -> None:
-  from fedreid_jax.apps.deploy import server
+  from fedreid_jax.apps.deploy import crops, server
 
   # All checks come first, also that of the port, since a large gallery takes
   # long to embed.
@@ -77,7 +77,10 @@ def _serve() -> None:
   gallery = gallery_flags.opened(source, stored)
   about = gallery_flags.about(model, stored, gallery, known)
   labels = _labels(model, stored.folder)
-  settings = server.Settings(gallery_flags.neighbours(), kind, labels, known)
+  origins = crops.read(stored.folder.root)
+  settings = server.Settings(
+    gallery_flags.neighbours(), kind, labels, known, origins
+  )
   found = server.Finder(model, gallery, stored.folder, settings)
   made = server.make_app(found, about, _UPLOAD.value * server.MEBIBYTE, _failed)
   print(f'address: {server.address(at)}')

@@ -61,6 +61,7 @@ function shown(hit, rank) {
   if (hit.identity) lines.push([`identity ${hit.identity}`]);
   if (hit.camera) lines.push([`camera ${hit.camera}`]);
   lines.push([hit.name]);
+  if (hit.origin) lines.push([hit.origin]);
   if (hit.same) lines.push(['same file', 'same']);
   const text = `rank ${rank}: ${hit.name}, ${distance}`;
   const figure = element('figure');
