@@ -167,7 +167,8 @@ def _test_panel(axes: Any, lines: Mapping[str, Sequence[Curve]]) -> None:
       markersize=4,
     )
   _finish(axes)
-  axes.set_ylim(bottom=0)
+  # Limits that fit a flat curve would cut its markers.
+  axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
 
 
 def _line_with_band(
