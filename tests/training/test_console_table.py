@@ -48,7 +48,7 @@ PROGRAM = textwrap.dedent("""
     ['campus', '9', '3', '6', '9', '0']], ('cameras', 'infrared'))
   hit = types.SimpleNamespace(name='gallery/' + 'x' * 90 + '.jpg',
                               distance=0.98765, same=True,
-                              strangers='')
+                              strangers='', origin='')
   search._print([types.SimpleNamespace(query='query.jpg', hits=[hit])])
   screen = console.Console(highlight=False)
   console_table.show(screen, 'compared with fedpav', comparison.COLUMNS, [
