@@ -52,8 +52,10 @@ def test_a_round_is_compiled_for_all_devices():
 
 @pytest.mark.slow
 def test_the_command_prints_a_table():
-  done = commands.launch_program('compile', 'fedpav:smoke', '--topology=cpu:1')
-  assert done.returncode == 0, done.stderr
-  assert 'training' in done.stdout and 'sent up' in done.stdout
-  done = commands.launch_program('compile', 'fedpav:smoke')
-  assert done.returncode == 2 and 'no topology' in done.stderr
+  code, out, err = commands.launch_program(
+    'compile', 'fedpav:smoke', '--topology=cpu:1'
+  )
+  assert code == 0, err
+  assert 'training' in out and 'sent up' in out
+  code, _, err = commands.launch_program('compile', 'fedpav:smoke')
+  assert code == 2 and 'no topology' in err
