@@ -26,8 +26,5 @@ def get_config(arg: str | None = None):
   given = parsing.argument(
     arg, presets.GENERALISED, space=parsing.choices('dfh.space')
   )
-  c = presets.base('dfh', ('fedpav', 'dfh'))
-  c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
-  given.apply_preset(c)
-  presets.triplet_of_pooled(c, given.options['space'])
+  c = presets.with_triplet('dfh', ('fedpav', 'dfh'), given)
   return given.override(c)

@@ -18,9 +18,6 @@ def get_config(arg: str | None = None):
   given = parsing.argument(
     arg, presets.GENERALISED, space=parsing.choices('dfh.space')
   )
-  c = presets.base('fedsr', ('fedpav', 'fedsr'))
-  c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
-  given.apply_preset(c)
+  c = presets.with_triplet('fedsr', ('fedpav', 'fedsr'), given)
   c.model.variant = 'fedsr'
-  presets.triplet_of_pooled(c, given.options['space'])
   return given.override(c)

@@ -17,9 +17,6 @@ def get_config(arg: str | None = None):
   given = parsing.argument(
     arg, presets.GENERALISED, space=parsing.choices('dfh.space')
   )
-  c = presets.base('mixstyle', ('fedpav', 'mixstyle'))
-  c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
-  given.apply_preset(c)
+  c = presets.with_triplet('mixstyle', ('fedpav', 'mixstyle'), given)
   c.model.variant = 'mixstyle'
-  presets.triplet_of_pooled(c, given.options['space'])
   return given.override(c)

@@ -19,10 +19,7 @@ def get_config(arg: str | None = None):
     loss=parsing.choices('snr.loss'),
     space=parsing.choices('dfh.space'),
   )
-  c = presets.base('snr_dfh', ('fedpav', 'snr', 'dfh'))
-  c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
-  given.apply_preset(c)
+  c = presets.with_triplet('snr_dfh', ('fedpav', 'snr', 'dfh'), given)
   c.snr.loss = given.options['loss']
   c.model.variant = 'snr_entropy' if c.snr.loss == 'entropy' else 'snr'
-  presets.triplet_of_pooled(c, given.options['space'])
   return given.override(c)

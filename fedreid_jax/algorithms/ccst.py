@@ -60,10 +60,10 @@ from fedreid_jax.method.component import (
   Participants,
   ServerHooks,
   broadcast_state,
+  replace_rows,
 )
 from fedreid_jax.method.contexts import (
   LossCtx,
-  ReceiveCtx,
   RoundCtx,
   RoundEndCtx,
   ServerInitCtx,
@@ -126,7 +126,7 @@ def make(options: Options = Options()) -> Component:
       round_end=_send,
     ),
     server=ServerHooks(
-      init=_no_styles, receive=_receive, message=broadcast_state
+      init=_no_styles, receive=replace_rows, message=broadcast_state
     ),
     # Before the first round too, because its loss needs the styles of all.
     properties=('before_first_round',),
@@ -179,14 +179,6 @@ def _send(state: tuple[()], ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
 def _no_styles(ctx: ServerInitCtx) -> Array:
   num_features = _style(ctx.outputs).mean.shape[1]
   return jnp.zeros((ctx.num_clients, 2, num_features))
-
-
-def _receive(
-  bank: Array, messages: Array, valid: Array, ctx: ReceiveCtx
-) -> Array:
-  # A row behind the last is dropped, so that a lost upload keeps the old one.
-  rows = jnp.where(valid, ctx.index, bank.shape[0])
-  return bank.at[rows].set(messages, mode='drop')
 
 
 def _transferred_loss(

@@ -88,10 +88,10 @@ from fedreid_jax.method.component import (
   Participants,
   ServerHooks,
   broadcast_state,
+  replace_rows,
 )
 from fedreid_jax.method.contexts import (
   LossCtx,
-  ReceiveCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
@@ -252,7 +252,7 @@ def make(options: Options = Options()) -> Component:
     ),
     server=ServerHooks(
       init=functools.partial(_no_statistics, options),
-      receive=_receive,
+      receive=replace_rows,
       message=broadcast_state,
     ),
     # Before the first round too, because its loss needs the statistics of all.
@@ -316,14 +316,6 @@ def _no_statistics(options: Options, ctx: ServerInitCtx) -> Array:
     )
   num_features = _represent(options, ctx.outputs).shape[1]
   return jnp.zeros((ctx.num_clients, 4, num_features))
-
-
-def _receive(
-  state: Array, messages: Array, valid: Array, ctx: ReceiveCtx
-) -> Array:
-  # A row behind the last is dropped, so that a lost upload keeps the old one.
-  rows = jnp.where(valid, ctx.index, state.shape[0])
-  return state.at[rows].set(messages, mode='drop')
 
 
 def _hallucinated_loss(

@@ -7,7 +7,7 @@ visible-infrared recipes are in `config.infrared`.
 
 from typing import Any
 
-from fedreid_jax.config import schema
+from fedreid_jax.config import parsing, schema
 from fedreid_jax.data.synthetic import versions
 
 
@@ -246,16 +246,23 @@ def identities_private(c: Any) -> None:
     c.model.norm = 'group'
 
 
-def triplet_of_pooled(c: Any, space: str) -> None:
-  """Sets DFH's loss: also a triplet loss on the pooled feature.
+def with_triplet(
+  name: str, components: tuple[str, ...], given: parsing.Argument
+) -> Any:
+  """Returns a recipe with DFH's base loss, after the preset of its argument.
 
-  In space 'b' it is on the normalisation of this feature, which is then also
-  ranked.
+  The loss is cross-entropy and a triplet loss on the pooled feature of PK
+  batches. In space 'b' both are on the normalisation of this feature, which is
+  then also ranked.
   """
-  c.dfh.space = space
+  c = base(name, components)
+  c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
+  given.apply_preset(c)
+  c.dfh.space = space = given.options['space']
   c.model.neck = 'bn' if space == 'b' else 'none'
   c.loss.triplet = 1.0
   c.optim.nesterov = False
+  return c
 
 
 FEDERATED = {

@@ -38,6 +38,7 @@ from fedreid_jax.method.component import (
   Summation,
   Transport,
   broadcast_state,
+  replace_rows,
 )
 from fedreid_jax.method.contexts import (
   AggregationCtx,
@@ -118,6 +119,7 @@ __all__ = [
   'by_share',
   'by_size',
   'normalise',
+  'replace_rows',
   'split',
   'trainable',
   'uniform',

@@ -10,6 +10,8 @@ Client hooks receive ONE client: no array has a leading axis for clients.
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax.numpy as jnp
+
 from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
@@ -135,6 +137,15 @@ class ServerHooks(NamedTuple):
 def broadcast_state(state: State, /) -> Message:
   """Returns the whole state, as a `ServerHooks.message`."""
   return state
+
+
+def replace_rows(
+  state: Array, messages: Array, valid: Array, ctx: contexts.ReceiveCtx, /
+) -> Array:
+  """Replaces the clients' rows of a state `[N, ...]`, as a `receive` hook."""
+  # A row behind the last is dropped, so that a lost upload keeps the old one.
+  rows = jnp.where(valid, ctx.index, state.shape[0])
+  return state.at[rows].set(messages, mode='drop')
 
 
 def _no_transport_state(shared: Flat, /) -> State:

@@ -180,7 +180,10 @@ def test_the_order_of_the_entropies_matters():
   """A mutant that exchanges both models is seen."""
   _, aux, _, _, metrics = step()
   ctx = handmade.context(StepCtx, **fields(1))
-  classify = lambda x: x @ VARIABLES[HEAD]  # noqa: E731
+
+  def classify(x):
+    return x @ VARIABLES[HEAD]
+
   right = dacs._authenticity(aux.embeddings, classify, ctx)
   np.testing.assert_allclose(right, metrics['authenticity'], rtol=1e-6)
   for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):

@@ -5,6 +5,7 @@ and is compared with it query by query; `effects` computes the effect and its
 interval: over seeds and queries of one target, over seeds and targets of all.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,6 +119,8 @@ def compare(
   # same seeds.
   seeds = sorted({cell.config.seed for cell in cells} - {*unfinished(cells)})
 
+  # The baseline is compared with every method, and is read once.
+  @functools.cache
   def queries(label: str, seed: int) -> study.Precision:
     """Returns the queries of all routes."""
     return {

@@ -81,10 +81,7 @@ def effect(
     (-1.0, [name for name in names if name in minus]),
   ):
     if side:
-      values = [100.0 * np.stack([own[n] for own in differences]) for n in side]
-      # A query counts if it has a match for all seeds.
-      values = [x[:, ~np.isnan(x).any(axis=0)] for x in values]
-      cells = np.stack([x.mean(axis=1) for x in values], axis=1)  # [S, T]
+      values, cells = _cells(differences, side)
       by_seed += sign * cells.mean(axis=1)
       if len(side) > 1:
         of = [(routes or {}).get(name, '') for name in side]
@@ -108,6 +105,16 @@ def effect(
     error=error,
     freedom=float(freedom),
   )
+
+
+def _cells(
+  differences: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]
+) -> tuple[list[np.ndarray], np.ndarray]:
+  """Returns differences in mAP, `[S, Q]` by target, and the means `[S, T]`."""
+  values = [100.0 * np.stack([own[n] for own in differences]) for n in names]
+  # A query counts if it has a match for all seeds.
+  values = [x[:, ~np.isnan(x).any(axis=0)] for x in values]
+  return values, np.stack([x.mean(axis=1) for x in values], axis=1)
 
 
 def _of_mean(values: np.ndarray) -> tuple[float, int]:
@@ -167,9 +174,7 @@ def by_target(
   names, seeds = sorted(differences[0]), len(differences)
   if len(names) < 2:
     raise ValueError('one target has no distribution of targets')
-  values = [100.0 * np.stack([own[n] for own in differences]) for n in names]
-  values = [x[:, ~np.isnan(x).any(axis=0)] for x in values]
-  cells = np.stack([x.mean(axis=1) for x in values], axis=1)  # [S, T]
+  values, cells = _cells(differences, names)
   y = cells.mean(axis=0)
   e = np.array([_of_mean(x.mean(axis=0))[0] for x in values])
   if seeds > 1:

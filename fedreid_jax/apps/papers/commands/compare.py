@@ -38,7 +38,9 @@ from fedreid_jax.apps.papers.tables.declare import Models
 from fedreid_jax.cli import run
 
 _ARG = flags.DEFINE_multi_string(
-  'arg', ['synthetic'], 'PRESET[,FIELD=VALUE,...] of all methods; one a route.'
+  'arg',
+  ['synthetic'],
+  'PRESET[,FIELD=VALUE,...] of all methods; give one for each route.',
 )
 _SEEDS = flags.DEFINE_string('seeds', '0,1,2', 'Seeds of every method.')
 _MODELS = flags.DEFINE_enum(
