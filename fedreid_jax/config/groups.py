@@ -290,6 +290,11 @@ class Data:
     "dirichlet: concentration of each class's distribution over the clients",
   ] = 0.5
   labels: Annotated[Labels, 'label space of a shared classifier'] = ''
+  unlabelled: Annotated[
+    tuple[str, ...],
+    "domains whose clients have no labels, or 'all': a label is then the index "
+    'of an image, and the identities are used for metrics of clusters only',
+  ] = ()
   sources: Annotated[
     tuple[str, ...],
     'domains to train on, one client per domain; empty means all remaining '

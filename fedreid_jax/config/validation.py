@@ -86,6 +86,13 @@ def _of_properties(c: Any, components: tuple[Component, ...]) -> Iterator[Rule]:
     'set it to 0, or add a component that uses stale uploads, as that of '
     'FedBuff',
   )
+  clusters = any('pseudo_labels' in x.properties for x in components)
+  yield (
+    bool(c.data.unlabelled) and not clusters,
+    'data.unlabelled',
+    f'{", ".join(c.components)} trains on labels',
+    'set it to (), or use configs/cluster_contrast.py',
+  )
   alone = any('independent' in x.properties for x in components)
   yield (
     bool(c.evaluation.ensemble) and not alone,

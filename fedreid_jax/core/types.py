@@ -74,10 +74,13 @@ class ClientData(NamedTuple):
     name: unique name; its hash determines the client's random keys.
     images: returns the pixels. It is called only in a process that runs the
       client, perhaps in another thread than the one that reads targets.
-    labels: identity within the client's label space.
+    labels: identity within the client's label space; index of the image for a
+      client without labels.
     cameras: number of the camera of each image.
     modalities: 0 visible, 1 infrared.
     num_identities: number of the client's columns of the classifier.
+    identities: of a client without labels, the identities that its labels do
+      not show, for metrics only; None for a client with labels.
   """
 
   name: str
@@ -86,6 +89,7 @@ class ClientData(NamedTuple):
   cameras: Int32[np.ndarray, ' M']
   modalities: Int32[np.ndarray, ' M']
   num_identities: int
+  identities: Int32[np.ndarray, ' M'] | None = None
 
   @property
   def num_images(self) -> int:

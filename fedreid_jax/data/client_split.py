@@ -176,6 +176,7 @@ OF_CAMERAS = tuple(
   for name, (divide, _, _) in CLIENT_SPLITS.items()
   if divide in (by_camera, by_identity)
 )
+ALL = 'all'  # in place of the names of all domains
 OF_ONE_DOMAIN = ('standalone', 'iid', 'dirichlet')
 
 
@@ -231,6 +232,37 @@ def make_clients(
   if labels in ('concat', 'max'):
     clients = _one_space(clients, labels)
   return tuple(clients)
+
+
+def hide_labels(
+  clients: Sequence[ClientData], domains: Sequence[str]
+) -> tuple[ClientData, ...]:
+  """Replaces the labels of the clients of some domains by indices of images.
+
+  Args:
+    domains: names of domains, or 'all'.
+
+  Raises:
+    ConfigError: for a domain that no client has.
+  """
+  known = sorted({client.name.partition('.')[0] for client in clients})
+  for name in domains:
+    if name not in (*known, ALL):
+      raise errors.ConfigError(
+        f'no client has the domain {name!r}',
+        'data.unlabelled',
+        errors.one_of(name, known),
+      )
+
+  def hidden(client: ClientData) -> ClientData:
+    if not {client.name.partition('.')[0], ALL} & set(domains):
+      return client
+    number = np.arange(client.num_images, dtype=np.int32)
+    return client._replace(
+      labels=number, num_identities=len(number), identities=client.labels
+    )
+
+  return tuple(map(hidden, clients))
 
 
 def _check_domains(domains: Sequence[Images], split: str) -> None:

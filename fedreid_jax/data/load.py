@@ -69,6 +69,7 @@ def load(
       config.trigger_share,
       config.world_seed,
     )
+    people = client_split.hide_labels(people, config.unlabelled)
     notices = (*notices, *poison.notice(config.poison, config.poisoned))
     if config.task == 'classification':
       federation.check_classes(source, people)

@@ -296,6 +296,8 @@ class Participants(NamedTuple):
 #     the server therefore gathers them.
 #   proximal: its loss has mu / 2 times the squared distance to the received
 #     model, with `mu` of its options.
+#   pseudo_labels: it trains clients without labels, and the state of its client
+#     hooks has `labels`, the cluster of each image, int32 [C], -1 for none.
 #   rebased_uploads: its `Transport.up` computes the change from another model
 #     than the received one, so that no later component may change the upload.
 #   separable: its loss is a mean of terms that each depend on at most one
@@ -314,6 +316,7 @@ Property = Literal[
   'local_model',
   'needs_uploads',
   'proximal',
+  'pseudo_labels',
   'rebased_uploads',
   'separable',
   'simulated',

@@ -5,7 +5,7 @@ import copy
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedreid_jax.evaluation import evaluator
 from fedreid_jax.round import client_store, compose
 from fedreid_jax.training import (
   build,
+  cluster_quality,
   engine,
   named_models,
   picture,
@@ -147,6 +148,12 @@ def _train(
     report.describe(config, one.setup, record, workdir, root)
     with calls:
       return one.all()
+
+
+def _mean_ami(clusters: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+  """The mean over clients, empty if all have labels."""
+  each = [found['ami'] for found in clusters.values()]
+  return {'ami': sum(each) / len(each)} if each else {}
 
 
 class Clock:
@@ -346,14 +353,21 @@ class Run:
     state.images += log['images']
     state.count(log)
     form = self.form
+    clusters = cluster_quality.measured(
+      components, self.setup.federation.clients, self.store, log['clients']
+    )
+    values = report.client_values(log, self.names)
+    for name in values.keys() & clusters.keys():
+      values[name] |= clusters[name]
     self.hooks.report(
       events.Round(
         state.done,
         self.config.rounds,
         report.round_values(log, seconds, lr)
         | report.cohort_values(log, self.names, form)
-        | self._clusters_of_round(),
-        report.client_values(log, self.names),
+        | self._clusters_of_round()
+        | _mean_ami(clusters),
+        values,
         form,
       )
     )

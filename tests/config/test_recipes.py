@@ -44,6 +44,7 @@ OWN = {
   # Noise, and images in another style, take longer.
   'fedsr': f'rounds=20,{TINY}',
   'dacs': f'rounds=20,{TINY}',
+  'fedureid': f'rounds=24,{TINY}',
   'cifar': 'rounds=2',
   'caj': 'rounds=2',
   'lba': f'rounds=2,{TINY}',
@@ -123,7 +124,10 @@ def test_end_to_end_at_twice_the_rate(recipe, arg, tmp_path, capsys):
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   history = [e for e in map(json.loads, lines) if e['event'] == 'train']
   assert len(history) == config.rounds
-  assert recipe in SHORT or history[-1]['accuracy'] > 50
+  # Clients without labels train no classifier, but a memory of clusters.
+  last = history[-1]
+  learned = last.get(f'{recipe}_precision', last['accuracy'])
+  assert recipe in SHORT or learned > 50
   for name in history[0].keys() - NOT_LOSSES:
     values = [abs(e[name]) for e in history]
     first = next((v for v in values if v > 0), 0.0)

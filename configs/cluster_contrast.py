@@ -1,0 +1,26 @@
+"""Cluster Contrast (Dai et al., ACCV 2022): clients without labels.
+
+A client clusters its images by DBSCAN on re-ranked Jaccard distances after each
+round, and trains with a memory of its clusters. `data.unlabelled` has the
+domains without labels, all of them by default. Domains with more images of a
+person than the synthetic ones need more neighbours (`cluster_contrast.k1`).
+
+  fedreid train cluster_contrast[:smoke|nine]
+  fedreid train cluster_contrast --config.data.unlabelled="('plaza',)"
+  fedreid train cluster_contrast:photos,data.root=DIR
+"""
+
+from fedreid_jax.config import parsing, presets
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('cluster_contrast', ('fedpav', 'cluster_contrast'))
+  c.model.neck = 'bnneck'
+  given.apply_preset(c)
+  c.data.unlabelled = ('all',)
+  # Market-1501 has 17 images of a person, a synthetic domain at most 8.
+  if given.preset != 'paper':
+    c.cluster_contrast.k1, c.cluster_contrast.k2 = 10, 3
+  return given.override(c)

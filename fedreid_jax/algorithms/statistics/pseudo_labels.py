@@ -1,0 +1,241 @@
+"""Clients without labels: a memory of clusters takes the place of identities.
+
+`data.unlabelled` numbers the images of a client instead of its persons, so that
+the label of an image is its index and no hook sees a person. After the training
+of a round a client embeds all of its images and clusters them. In the next
+round the loss of an image x of cluster y is
+
+  -log [exp(V_y . x / T) / sum_c exp(V_c . x / T)]
+
+with unit features x and the memory V, one unit vector for each cluster. An
+image without a cluster has no loss. After the step, image by image,
+
+  V_y <- unit(m V_y + (1 - m) x).
+
+The loss replaces that of the configuration, which a client with labels keeps.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import Array, Batch, Flat, Metrics, Outputs
+from fedreid_jax.losses import identity, metric
+from fedreid_jax.method.component import (
+  ClientHooks,
+  Component,
+  DataPass,
+  Participants,
+  Property,
+)
+from fedreid_jax.method.contexts import LossCtx, RoundCtx, RoundEndCtx
+from fedreid_jax.method.rules import Given, Rule, numbers_own_labels
+
+KERNEL = 'classifier/kernel'  # `[D, C]`, with a column for each image
+
+
+@struct.dataclass
+class Clusters:
+  """The clusters of a client.
+
+  Attributes:
+    labels: cluster of each image, -1 for none, int32 `[C]`.
+    memory: one unit vector for each cluster by its number, `[C, D]`.
+  """
+
+  labels: Array
+  memory: Array
+
+
+class Scheme(NamedTuple):
+  """The clustering and the memory of a method.
+
+  Attributes:
+    cluster: `(unit features [C, D], valid bool [C], Clusters, number of images)
+      -> Clusters`, after every round.
+    clustered: field of `Outputs` with these features.
+    begin: `(Clusters) -> Clusters` of the client at the start of a round.
+    before: whether clients also cluster before round 0.
+    temperature: `T`.
+    momentum: `m`.
+  """
+
+  cluster: Callable[[Array, Array, Clusters, Array], Clusters]
+  clustered: str
+  begin: Callable[[Clusters], Clusters]
+  before: bool
+  temperature: float
+  momentum: float
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules of a method for clients without labels."""
+  c = given.config
+  yield (
+    not c.data.unlabelled,
+    'data.unlabelled',
+    f'no client is without labels, and {given.name} trains such clients',
+    "list their domains, or set it to ('all',)",
+  )
+  yield (
+    c.local.sampler != 'uniform',
+    'local.sampler',
+    f'{c.local.sampler!r} draws persons, which {given.name} does not know',
+    "set it to 'uniform'",
+  )
+  yield (
+    not numbers_own_labels(c) and c.data.client_split != 'by_dataset',
+    'data.client_split',
+    f'{given.name} needs clients that number their own images',
+    "set it to 'by_dataset' or 'by_camera', and data.labels to ''",
+  )
+
+
+def make(name: str, scheme: Scheme) -> Component:
+  """Builds the component of a method."""
+
+  def bind(participants: Participants) -> Component:
+    without = [c.identities is not None for c in participants.clients]
+    return _component(name, scheme, np.array(without))
+
+  # Without clients, for the rules of a configuration, none has labels.
+  return _component(name, scheme, np.ones(1, bool))._replace(bind=bind)
+
+
+def _component(name: str, scheme: Scheme, unlabelled: np.ndarray) -> Component:
+  def without_labels(ctx: Any) -> Array:
+    return jnp.asarray(unlabelled)[ctx.task.index]
+
+  early: tuple[Property, ...] = ('before_first_round',) * scheme.before
+  return Component(
+    name,
+    client=ClientHooks(
+      init=_no_clusters,
+      round_start=functools.partial(_begin, scheme),
+      loss=functools.partial(_contrast, scheme, without_labels),
+      post_step=functools.partial(_remember, scheme),
+      data_pass=DataPass(
+        functools.partial(_no_features, scheme),
+        functools.partial(_add_features, scheme),
+      ),
+      round_end=functools.partial(_cluster, scheme, without_labels),
+    ),
+    properties=('pseudo_labels', *early),
+  )
+
+
+def _no_clusters(key: Array, variables: Flat) -> Clusters:
+  """Every image is a cluster of its own, with an empty memory."""
+  del key
+  kernels = [x for n, x in variables.items() if n.endswith(KERNEL)]
+  if len(kernels) != 1:
+    raise errors.ConfigError(
+      f'{errors.counted(len(kernels), "classifier")} in the network',
+      'model.name',
+      'choose a network with one classifier',
+    )
+  width, num = kernels[0].shape
+  return Clusters(jnp.arange(num), jnp.zeros((num, width), jnp.float32))
+
+
+def _begin(scheme: Scheme, state: Clusters, ctx: RoundCtx) -> Clusters:
+  del ctx
+  return scheme.begin(state)
+
+
+def _contrast(
+  scheme: Scheme,
+  without_labels: Callable[[Any], Array],
+  variables: Flat,
+  state: Clusters,
+  ctx: LossCtx,
+) -> tuple[Array, Metrics]:
+  del variables
+  labels, counts, used = _of_batch(state, ctx)
+  scores = metric.unit(ctx.outputs.embedding) @ state.memory.T
+  logits = jnp.where(used, scores / scheme.temperature, -jnp.inf)
+  # A column without a cluster is no candidate. Rows that do not count must
+  # have a finite loss, whose gradient is then zero.
+  logits = jnp.where(counts[:, None], logits, 0.0)
+  value = identity.cross_entropy(logits, labels, counts)
+  # The step has added the loss for indices of images in place of persons.
+  plain, _ = ctx.objective(ctx.outputs, ctx.batch)
+  hidden = without_labels(ctx)
+  share = identity.masked_mean(counts.astype(jnp.float32), ctx.batch.valid)
+  found = {
+    'contrast': value,
+    'clustered': 100.0 * share,
+    'precision': 100.0 * identity.accuracy(logits, labels, counts),
+    'clusters': used.sum().astype(jnp.float32),
+  }
+  return (
+    jnp.where(hidden, value - plain, 0.0),
+    {name: jnp.where(hidden, x, 0.0) for name, x in found.items()},
+  )
+
+
+def _of_batch(state: Clusters, ctx: LossCtx) -> tuple[Array, Array, Array]:
+  """Clusters of a batch, whether each row counts, and used rows of the memory.
+
+  The label of an image without a cluster is 0.
+  """
+  labels = state.labels[ctx.batch.labels]
+  images = jnp.arange(len(state.labels))
+  # Before the first clustering also the padding has labels.
+  own = jnp.where(images < ctx.task.num_identities, state.labels, -1)
+  used = images <= own.max()
+  return jnp.maximum(labels, 0), ctx.batch.valid & (labels >= 0), used
+
+
+def _remember(scheme: Scheme, state: Clusters, ctx: LossCtx) -> Clusters:
+  labels, counts, _ = _of_batch(state, ctx)
+  features, kept = metric.unit(ctx.outputs.embedding), scheme.momentum
+
+  def one(i: Array, memory: Array) -> Array:
+    old = memory[labels[i]]
+    new = metric.unit(kept * old + (1 - kept) * features[i])
+    return memory.at[labels[i]].set(jnp.where(counts[i], new, old))
+
+  memory = jax.lax.fori_loop(0, len(labels), one, state.memory)
+  return dataclasses.replace(state, memory=memory)
+
+
+def _no_features(scheme: Scheme, outputs: Outputs, ctx: RoundCtx) -> Array:
+  del ctx
+  width = getattr(outputs, scheme.clustered).shape[1]
+  return jnp.zeros((outputs.logits.shape[1], width), jnp.float32)
+
+
+def _add_features(
+  scheme: Scheme, found: Array, outputs: Outputs, batch: Batch
+) -> Array:
+  """Puts the features of a batch at the indices of its images."""
+  rows = jnp.where(batch.valid, batch.labels, len(found))
+  features = metric.unit(getattr(outputs, scheme.clustered))
+  return found.at[rows].set(features, mode='drop')
+
+
+def _cluster(
+  scheme: Scheme,
+  without_labels: Callable[[Any], Array],
+  state: Clusters,
+  ctx: RoundEndCtx,
+) -> tuple[Clusters, tuple[()]]:
+  num = ctx.task.num_identities
+  valid = jnp.arange(len(state.labels)) < num
+
+  def cluster(state: Clusters) -> Clusters:
+    return scheme.cluster(ctx.data_pass, valid, state, num)
+
+  def keep(state: Clusters) -> Clusters:
+    return state
+
+  # A client with labels skips the distances of all pairs.
+  return jax.lax.cond(without_labels(ctx), cluster, keep, state), ()
