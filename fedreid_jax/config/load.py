@@ -22,7 +22,7 @@ LATER = (
   *('optim.schedule_rounds', 'evaluation.extra', 'evaluation.camera_norm'),
   *('evaluation.moments_batch', 'evaluation.moments_momentum'),
   *('model.tune', 'model.tune_at', 'model.tune_rank', 'model.tune_alpha'),
-  'model.trained',
+  *('model.trained', 'data.unlabelled'),
 )
 LATER_GROUP = 'availability.'
 # Fields that earlier runs have saved, and that changed no result.

@@ -64,6 +64,12 @@ def test_a_claim_is_tried_resumed_and_judged(tmp_path):
   assert (row['seeds'], row['targets']) == (1, 9)
   assert row['low'] <= row['mean'] <= row['high']
   assert row['mean'] == pytest.approx(row['arm'] - row['base'], abs=1e-3)
+  # Another seed is not trained, and has no effect.
+  flags[1] = '--seeds=0,1'
+  code, again, err = commands.launch('study', *flags, '--judge')
+  assert code == 0, err
+  assert json.loads((tmp_path / 'claims.json').read_text()) == [row]
+  assert len(list(tmp_path.glob('*/results.json'))) == 6
   assert (tmp_path / 'claims.png').stat().st_size > 1000
 
 

@@ -11,8 +11,9 @@ and `claims.png` in the work directory are written after every run. The same
 command resumes a study; `--shard=0/2` and `--shard=1/2` split the runs of one
 work directory between two processes, and `--workers=2` trains two runs at a
 time. `--omniglot=FOLDS` tries the claims that have a meaning there on real
-handwriting, in the folds of `benchmarks.omniglot_folds`. The command needs
-fedreid_jax[viz].
+handwriting, in the folds of `benchmarks.omniglot_folds`. `--judge` trains
+nothing and judges the runs that have ended, as those of an archive. The command
+needs fedreid_jax[viz].
 """
 
 import functools
@@ -49,6 +50,7 @@ _CLAIMS = flags.DEFINE_flag(
 _LIST = flags.DEFINE_bool('list', False, 'Print the claims.')
 _FIRST = flags.DEFINE_bool('first', False, 'Only the main claims of a paper.')
 _SEEDS = flags.DEFINE_string('seeds', '0,1,2,3,4', 'Seeds of every arm.')
+_JUDGE = flags.DEFINE_bool('judge', False, 'Judge ended runs, and train none.')
 _SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
 _OMNIGLOT = flags.DEFINE_string(
   'omniglot', '', 'Folds of Omniglot, in place of rendered persons.'
@@ -96,6 +98,9 @@ def main(argv: list[str]) -> None:
       return study.write(folder / 'claims', judged)
 
     runs = cells.take_shard(study.runs_of(planned), _SHARD.value)
+    if _JUDGE.value:
+      console_table.markdown(write())
+      return
     train = functools.partial(loop.train, verbose=run.workers() == 1)
     try:
       runner.train_all(runs, train, write, run.workers())

@@ -25,8 +25,8 @@ UNSEEN = (
 )
 # Claims about other characters of the clients' alphabets.
 OF_CLIENTS = (
-  *('local', 'local_or_alone', 'cdw', 'no_groups', 'upper_bound'),
-  *('fednova', 'own_data', 'own_data_or_alone'),
+  *('local', 'local_or_alone', 'cdw', 'upper_bound', 'fednova'),
+  *('own_data', 'own_data_or_alone'),
 )
 
 
