@@ -17,5 +17,5 @@ def get_config(arg: str | None = None):
   c = presets.base('fedureid', ('fedpav', 'fedureid'))
   c.model.neck = 'bnneck'
   given.apply_preset(c)
-  c.data.unlabelled = ('all',)
+  c.data.unlabelled, c.evaluation.validation = ('all',), 0.0
   return given.override(c)

@@ -99,7 +99,7 @@ def make(options: Options = Options()) -> Component:
     client=ClientHooks(init=_init, loss=loss, round_end=round_end),
     server=ServerHooks(init=_init_server, update=update),
     aggregation=UNIFORM,
-    properties=('anchored', 'separable'),
+    properties=('anchored', 'label_free', 'separable'),
     conflicts=('clustering', 'max_staleness', 'server.update'),
   )
 

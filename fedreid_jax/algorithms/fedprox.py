@@ -57,5 +57,5 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'fedprox',
     client=ClientHooks(loss=loss),
-    properties=('anchored', 'proximal', 'separable'),
+    properties=('anchored', 'label_free', 'proximal', 'separable'),
   )

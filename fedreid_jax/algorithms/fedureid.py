@@ -2,13 +2,13 @@
 
 Zhuang, Wen and Zhang, Joint Optimization in Edge-Cloud Continuum for Federated
 Unsupervised Person Re-identification, ACM MM 2021. At first every image of a
-client is a cluster of its own. After each round the client merges `merge` M
-pairs of the nearest of its clusters, where M is the number of its images, and
-stops when `merge` M clusters are left; the distance of two clusters is the
-smallest squared distance of the unit pooled features of their images, plus
+client is a cluster of its own. After each of its first floor(1 / p) - 1 rounds
+the client merges s = max(floor(p M), 1) pairs of the nearest of its clusters,
+with p = `merge` and M the number of its images; the distance of two clusters is
+the smallest squared distance of the unit pooled features of their images, plus
 `size_penalty` times the number of images of both
 (`statistics.clusters.bottom_up`). A round begins with an empty memory V
-(`statistics.pseudo_labels`), of which T = 1 / 10 and m = 1 / 2: the repelled
+(`statistics.pseudo_labels`) with T = 1 / 10 and m = 1 / 2. This is the repelled
 loss of Lin et al., A Bottom-Up Clustering Approach to Unsupervised Person
 Re-Identification, AAAI 2019. The server averages the models by numbers of
 images.
@@ -21,11 +21,13 @@ from the released code: all rounds have the same number of epochs and one
 schedule of rates, where it trains 20 epochs in the first round and one in each
 later round (`local.epochs`); features of the clustering are computed with
 moments of batch normalisation that are re-estimated at the trained weights
-(`method.batch_stats`); the gradient reaches all layers, where its first three
-blocks are fixed.
+(`method.batch_stats`); a client with fewer than 1 / p images merges one pair
+instead of none; the gradient reaches all layers, where its first three blocks
+are fixed.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -45,7 +47,7 @@ class Options(Checked):
 
   merge: Annotated[
     float,
-    Range(0, 1),
+    Range(1e-3, 1),
     'pairs of clusters that are merged after a round, as a fraction of the '
     "client's images",
   ] = 0.05
@@ -69,13 +71,14 @@ def make(options: Options = Options()) -> Component:
   def cluster(
     features: Array, valid: Array, state: Clusters, num: Array
   ) -> Clusters:
-    share = jnp.floor(options.merge * num).astype(jnp.int32)
+    share = jnp.maximum(jnp.floor(options.merge * num), 1).astype(jnp.int32)
+    least = num - share * (math.floor(1 / options.merge) - 1)
     left = jnp.where(valid, state.labels, -1).max() + 1
     labels = clusters.bottom_up(
       features,
       state.labels,
       valid,
-      jnp.minimum(share, left - share),
+      jnp.minimum(share, left - jnp.maximum(least, 1)),
       options.size_penalty,
     )
     return Clusters(labels, state.memory)

@@ -83,5 +83,5 @@ def make(options: Options = Options()) -> Component:
       loss=loss,
       round_end=local_models.keep,
     ),
-    properties=('anchored', 'separable'),
+    properties=('anchored', 'label_free', 'separable'),
   )

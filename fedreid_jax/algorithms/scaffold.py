@@ -90,7 +90,7 @@ def make(options: Options = Options()) -> Component:
       message=_own_control,
     ),
     aggregation=UNIFORM if uniform else None,
-    properties=('separable',),
+    properties=('label_free', 'separable'),
     # Equal weights would be those of the model only, not of the control.
     conflicts=('clustering', 'equal_weights', 'max_staleness'),
     released=Released(),

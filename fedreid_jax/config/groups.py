@@ -293,7 +293,7 @@ class Data:
   unlabelled: Annotated[
     tuple[str, ...],
     "domains whose clients have no labels, or 'all': a label is then the index "
-    'of an image, and the identities are used for metrics of clusters only',
+    'of an image, and identities are used for metrics of clusters only',
   ] = ()
   sources: Annotated[
     tuple[str, ...],

@@ -240,22 +240,27 @@ def hide_labels(
   """Replaces the labels of the clients of some domains by indices of images.
 
   Args:
-    domains: names of domains, or 'all'.
+    domains: names of domains, or 'all'. A single client may have none of
+      them, because a real site knows no other one.
 
   Raises:
-    ConfigError: for a domain that no client has.
+    ConfigError: for a domain that none of several clients has.
   """
-  known = sorted({client.name.partition('.')[0] for client in clients})
+
+  def has(client: ClientData, domain: str) -> bool:
+    # A part of a domain has its name and a number or the like.
+    return f'{client.name}.'.startswith(f'{domain}.') or domain == ALL
+
   for name in domains:
-    if name not in (*known, ALL):
+    if len(clients) > 1 and not any(has(client, name) for client in clients):
       raise errors.ConfigError(
         f'no client has the domain {name!r}',
         'data.unlabelled',
-        errors.one_of(name, known),
+        errors.one_of(name, [client.name for client in clients]),
       )
 
   def hidden(client: ClientData) -> ClientData:
-    if not {client.name.partition('.')[0], ALL} & set(domains):
+    if not any(has(client, name) for name in domains):
       return client
     number = np.arange(client.num_images, dtype=np.int32)
     return client._replace(

@@ -266,7 +266,9 @@ class Participants(NamedTuple):
       DataError: if a client has fewer than `least` identities.
     """
     for client in self.clients:
-      num = len(set(client.labels.tolist()))
+      # Without labels the number of persons is unknown, and may be one.
+      labels = [0] if client.identities is not None else client.labels.tolist()
+      num = len(set(labels))
       if num < least:
         raise errors.DataError(
           f'{num} identities are too few: the shared statistics would reveal '
@@ -290,6 +292,7 @@ class Participants(NamedTuple):
 #   free_message: the message of its server hooks simulates what clients have
 #     kept, so that it costs no bytes.
 #   independent: no parameter is shared.
+#   label_free: its loss does not depend on labels.
 #   local_model: the state of its client hooks is (variables, whether there are
 #     any), a model of the client that is evaluated beside the server's model.
 #   needs_uploads: its hooks read `ctx.uploaded`, all uploads of a round, and
@@ -313,6 +316,7 @@ Property = Literal[
   'equal_weights',
   'free_message',
   'independent',
+  'label_free',
   'local_model',
   'needs_uploads',
   'proximal',

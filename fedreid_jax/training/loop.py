@@ -151,8 +151,8 @@ def _train(
 
 
 def _mean_ami(clusters: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-  """The mean over clients, empty if all have labels."""
-  each = [found['ami'] for found in clusters.values()]
+  """The mean over clients, empty if it was not measured."""
+  each = [found['ami'] for found in clusters.values() if 'ami' in found]
   return {'ami': sum(each) / len(each)} if each else {}
 
 
@@ -225,6 +225,8 @@ class Run:
     self.form: recorder.Form = recorder.client_form(
       config.client_metrics, people.cohort
     )
+    if text := cluster_quality.notice(self.setup.executor.algorithm.components):
+      record.say(text)
     if self.clients.notice:
       record.say(self.clients.notice)
     self.progress = monitor.Progress()
@@ -353,9 +355,7 @@ class Run:
     state.images += log['images']
     state.count(log)
     form = self.form
-    clusters = cluster_quality.measured(
-      components, self.setup.federation.clients, self.store, log['clients']
-    )
+    clusters = self._quality_of_clusters(log['clients'])
     values = report.client_values(log, self.names)
     for name in values.keys() & clusters.keys():
       values[name] |= clusters[name]
@@ -379,6 +379,17 @@ class Run:
       len(log['clients']),
     )
     self.monitor.check_loss(log, self._results)
+
+  def _quality_of_clusters(
+    self, cohort: np.ndarray
+  ) -> dict[str, dict[str, float]]:
+    """Metrics of the clusters of clients without labels, by their names."""
+    name = cluster_quality.of_method(self.setup.executor.algorithm.components)
+    if not name:
+      return {}
+    self.clients.publish()  # the first process reads the states of all
+    clients = self.setup.federation.clients
+    return cluster_quality.measured(name, clients, self.store, cohort)
 
   def _evaluate(self) -> float | None:
     """Returns the score of a checkpoint, if any."""

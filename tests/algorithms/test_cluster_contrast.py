@@ -11,15 +11,19 @@ import toy
 from fedreid_jax import algorithms, errors
 from fedreid_jax.algorithms.statistics import clusters, pseudo_labels
 from fedreid_jax.algorithms.statistics.pseudo_labels import Clusters
-from fedreid_jax.config import recipes, validation
+from fedreid_jax.config import recipes, schema, validation
 from fedreid_jax.core.types import Batch, Outputs
 from fedreid_jax.data import client_split
+from fedreid_jax.method import component
 from fedreid_jax.round import compose
 from fedreid_jax.training import cluster_quality, loop
 
 NAMES = ('cluster_contrast', 'fedureid')
 PLAIN = 7.0  # loss of the configuration
-OPTIONS = {'cluster_contrast': {'k1': 4, 'k2': 2, 'min_samples': 2}}
+OPTIONS = {
+  'cluster_contrast': {'k1': 4, 'k2': 2, 'min_samples': 2},
+  'fedureid': {'merge': 0.3},
+}
 
 
 def trained(name, clients, rounds=2, components=None):
@@ -151,15 +155,18 @@ def test_clusters_before_round_0_and_after_each(clients):
 
 def test_fedureid_merges_a_share_of_the_images(clients):
   clients = without_labels(clients)
-  for rounds in (0, 1, 2, 3):
+  merged = 0
+  for rounds in (1, 2, 4):
     _, store, logs = trained('fedureid', clients, rounds)
     labels = store.states['fedureid'].labels
     for k, client in enumerate(clients):
       num = client.num_images
       took_part = sum(k in log['clients'] for log in logs)
-      left = num - took_part * int(0.05 * num)
-      if took_part:
-        assert len(np.unique(labels[k][:num])) == left
+      # The first 1 / 0.3 - 1 = 2 rounds of a client.
+      own = min(took_part, 2) * int(0.3 * num)
+      assert len(np.unique(labels[k][:num])) == num - own
+      merged += own
+  assert merged > 20
 
 
 def test_perfect_features_give_the_persons():
@@ -202,8 +209,15 @@ def test_labels_of_some_domains_are_hidden(clients):
   'changes, message',
   [
     ({'data.unlabelled': ()}, 'no client is without labels'),
-    ({'local.sampler': 'pk'}, "'pk' draws persons"),
+    ({'local.sampler': 'pk'}, "'pk' draws by labels"),
     ({'data.client_split': 'centralised'}, 'number their own images'),
+    ({'data.client_split': 'by_identity'}, 'number their own images'),
+    ({'data.labels': 'concat'}, 'number their own images'),
+    ({'evaluation.validation': 0.1}, 'cannot be held out'),
+    (
+      {'data.poison': 'shuffle', 'data.poisoned': ('plaza',)},
+      'no labels to poison',
+    ),
     ({'components': ('fedpav',)}, 'trains on labels'),
   ],
 )
@@ -231,3 +245,55 @@ def test_a_federation_with_and_without_labels(name, tmp_path):
     assert {'ami', 'clusters', 'identities'} <= event.clients['plaza'].keys()
     assert 'ami' not in event.clients['campus']
     assert event.metrics['ami'] == event.clients['plaza']['ami']
+
+
+@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('other', ['dfh', 'dacs', 'local_expert', *NAMES])
+def test_components_that_train_on_labels_are_refused(name, other):
+  if name == other:
+    return
+  config = recipes.recipe(name, 'smoke')
+  config.components = ('fedpav', name, other)
+  schema.complete(config)
+  with pytest.raises(errors.ConfigError, match='trains on labels'):
+    validation.validate(config)
+
+
+def test_others_are_composed_with_clients_without_labels():
+  config = recipes.recipe('cluster_contrast', 'smoke')
+  for other in ('fedprox', 'moon', 'scaffold', 'cdw', 'robust'):
+    config.components = ('fedpav', 'cluster_contrast', other)
+    validation.validate(schema.complete(config))
+
+
+def test_a_client_without_labels_may_have_one_person(clients):
+  given = component.Participants(without_labels(clients), 0, 4)
+  with pytest.raises(errors.DataError, match='features of single persons'):
+    given.require_identities(2, 'dfh.min_identities')
+
+
+def test_a_site_may_name_the_domains_of_other_sites(clients):
+  (alone,) = without_labels(clients[:1], 'elm')
+  assert alone.identities is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', NAMES)
+def test_lanes_agree_and_a_dead_network_stays_finite(name, clients):
+  clients = without_labels(clients)
+  config = toy.toy_config()
+  config.optim.lr = 0.005
+  chosen = compose.load(
+    ('fedpav', name), {name: OPTIONS.get(name, {})}, algorithms
+  )
+  config.execution.deterministic = False
+  found = []
+  for width in (1, 0):
+    config.execution.width = width
+    executor, variables, _ = toy.make_executor(config, clients, chosen)
+    found.append(toy.run(executor, variables, 2))
+  for leaf, values in found[0][0].shared.items():
+    np.testing.assert_allclose(values, found[1][0].shared[leaf], atol=2e-4)
+  dead = {k: v * 0 for k, v in variables.items() if 'params/backbone' in k}
+  server, _, _ = toy.run(executor, variables | dead, 2)
+  assert all(np.isfinite(x).all() for x in server.shared.values())

@@ -7,6 +7,7 @@ import toy
 
 from fedreid_jax import algorithms
 from fedreid_jax.core import plugins
+from fedreid_jax.data import client_split
 from fedreid_jax.models import resnet
 from fedreid_jax.training import contract
 
@@ -78,6 +79,13 @@ def name(request):
 @pytest.fixture(scope='module')
 def components(name):
   return contract.method(name)
+
+
+@pytest.fixture(scope='module')
+def clients(components):
+  if 'pseudo_labels' in components[-1].properties:
+    return client_split.hide_labels(toy.toy_clients(), ('all',))
+  return toy.toy_clients()
 
 
 @pytest.fixture(scope='module')

@@ -106,8 +106,8 @@ def dbscan(
   def spread(found: tuple[Array, Array]) -> tuple[Array, Array]:
     roots, _ = found
     new = jnp.where(core, jnp.minimum(roots, lowest(roots)), num)
-    # The root of a root is a root of the image, too: few iterations suffice for
-    # long chains.
+    # The root of a root is a root of the image, too. This doubles the length of
+    # the chains that are followed in an iteration.
     new = jnp.where(core, jnp.append(new, num)[new], num)
     return new, (new != roots).any()
 

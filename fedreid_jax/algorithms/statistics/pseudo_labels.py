@@ -13,6 +13,7 @@ image without a cluster has no loss. After the step, image by image,
   V_y <- unit(m V_y + (1 - m) x).
 
 The loss replaces that of the configuration, which a client with labels keeps.
+Metrics of the loss are 0 at such a client.
 """
 
 import dataclasses
@@ -36,9 +37,11 @@ from fedreid_jax.method.component import (
   Property,
 )
 from fedreid_jax.method.contexts import LossCtx, RoundCtx, RoundEndCtx
-from fedreid_jax.method.rules import Given, Rule, numbers_own_labels
+from fedreid_jax.method.rules import Given, Rule
 
 KERNEL = 'classifier/kernel'  # `[D, C]`, with a column for each image
+# Splits of `data.client_split` that do not depend on identities.
+SPLITS = ('by_dataset', 'by_camera')
 
 
 @struct.dataclass
@@ -87,15 +90,36 @@ def rules(given: Given) -> Iterator[Rule]:
   yield (
     c.local.sampler != 'uniform',
     'local.sampler',
-    f'{c.local.sampler!r} draws persons, which {given.name} does not know',
+    f'{c.local.sampler!r} draws by labels, which {given.name} does not know',
     "set it to 'uniform'",
   )
   yield (
-    not numbers_own_labels(c) and c.data.client_split != 'by_dataset',
+    c.data.client_split not in SPLITS or bool(c.data.labels),
     'data.client_split',
     f'{given.name} needs clients that number their own images',
     "set it to 'by_dataset' or 'by_camera', and data.labels to ''",
   )
+  yield (
+    c.evaluation.validation > 0,
+    'evaluation.validation',
+    'persons of clients without labels cannot be held out',
+    'set it to 0',
+  )
+  yield (
+    bool(c.data.poison),
+    'data.poison',
+    'clients without labels have no labels to poison',
+    "set it to ''",
+  )
+  for other in given.others:
+    client = other.client
+    reads = client and (client.loss or client.gradient or client.data_pass)
+    yield (
+      reads and 'label_free' not in other.properties,
+      'components',
+      f'{other.name!r} trains on labels, and {given.name!r} without them',
+      'remove one of the two',
+    )
 
 
 def make(name: str, scheme: Scheme) -> Component:
@@ -111,7 +135,10 @@ def make(name: str, scheme: Scheme) -> Component:
 
 def _component(name: str, scheme: Scheme, unlabelled: np.ndarray) -> Component:
   def without_labels(ctx: Any) -> Array:
-    return jnp.asarray(unlabelled)[ctx.task.index]
+    # An empty lane has the index -1. A real site has its number in the
+    # federation, and is the only client that it knows.
+    row = jnp.clip(ctx.task.index, 0, len(unlabelled) - 1)
+    return jnp.asarray(unlabelled)[row] & (ctx.task.index >= 0)
 
   early: tuple[Property, ...] = ('before_first_round',) * scheme.before
   return Component(
@@ -159,7 +186,12 @@ def _contrast(
 ) -> tuple[Array, Metrics]:
   del variables
   labels, counts, used = _of_batch(state, ctx)
-  scores = metric.unit(ctx.outputs.embedding) @ state.memory.T
+  # A unit vector of zeros would have an infinite gradient, and 1 / T multiplies
+  # the rounding of the products.
+  features = metric.direction(ctx.outputs.embedding)
+  scores = jnp.matmul(
+    features, state.memory.T, precision=jax.lax.Precision.HIGHEST
+  )
   logits = jnp.where(used, scores / scheme.temperature, -jnp.inf)
   # A column without a cluster is no candidate. Rows that do not count must
   # have a finite loss, whose gradient is then zero.
@@ -237,5 +269,6 @@ def _cluster(
   def keep(state: Clusters) -> Clusters:
     return state
 
-  # A client with labels skips the distances of all pairs.
+  # A client with labels skips the distances of all pairs, if clients run one
+  # after another.
   return jax.lax.cond(without_labels(ctx), cluster, keep, state), ()

@@ -217,6 +217,10 @@ class Monitor:
     if 'loss' not in metrics:  # no client has a valid upload
       return
     here = [self._clients[k] for k in log['clients'][log['valid']]]
+    # Clients without labels have no loss before they have clusters, and the
+    # first loss is the measure of the later ones.
+    if not log['median_loss'] and any(c.identities is not None for c in here):
+      return
     images = sum(c.num_images for c in here)
     guess = None
     if self._config.loss.identity and 'identity' in metrics:
