@@ -57,6 +57,43 @@ def start_program(*words: object) -> subprocess.Popen[str]:
   return start(PROGRAM, *words)
 
 
+# A command `fedreid` for scripts.
+FEDREID = f"""#!/usr/bin/env bash
+exec {sys.executable} -m {PROGRAM} "$@"
+"""
+
+
+def launch_script(
+  path: Path, folder: Path, *words: object, program: str = FEDREID, **variables
+):
+  """Returns (exit code, stdout, stderr) of a script that runs `fedreid`.
+
+  Args:
+    folder: for the command, and for the cache.
+    program: text of the command.
+    variables: of the environment.
+  """
+  command = folder / 'bin' / 'fedreid'
+  command.parent.mkdir(exist_ok=True)
+  command.write_text(program)
+  command.chmod(0o755)
+  own = {
+    'PATH': f'{command.parent}:{os.environ["PATH"]}',
+    'PYTHONPATH': str(ROOT),
+    'XDG_CACHE_HOME': str(folder / 'cache'),
+  }
+  given = {name: str(value) for name, value in variables.items()}
+  found = subprocess.run(
+    ['bash', path, *map(str, words)],
+    env=environment() | own | given,
+    capture_output=True,
+    text=True,
+    timeout=1500,
+    check=False,
+  )
+  return found.returncode, found.stdout, found.stderr
+
+
 def finish(process: subprocess.Popen[str], timeout: float = 240.0):
   """Returns (exit code, stdout, stderr) of a process at its end."""
   out, err = process.communicate(timeout=timeout)

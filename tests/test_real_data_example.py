@@ -1,9 +1,8 @@
 """`examples/real_data.sh` on miniatures in the real layouts."""
 
+import functools
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import commands
@@ -17,7 +16,6 @@ from fedreid_jax.models import networks, weights
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / 'examples' / 'real_data.sh'
-FEDREID = '#!/usr/bin/env bash\nexec python -m fedreid_jax.cli.program "$@"\n'
 # Writes its arguments to a file, and finds no data set that is in MISSING.
 RECORDER = """#!/usr/bin/env bash
 printf '%s\\t' "$@" >> "$CALLS"; echo >> "$CALLS"
@@ -41,28 +39,7 @@ SMALL = (
 @pytest.fixture
 def script(tmp_path):
   """`(*arguments, program, **variables)` runs the script."""
-
-  def run(*arguments, program=FEDREID, **variables):
-    path = tmp_path / 'bin' / 'fedreid'
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(program)
-    path.chmod(0o755)
-    env = commands.environment() | {
-      'PATH': f'{path.parent}:{os.environ["PATH"]}',
-      'PYTHONPATH': str(ROOT),
-      'XDG_CACHE_HOME': str(tmp_path / 'cache'),
-    }
-    found = subprocess.run(
-      ['bash', SCRIPT, *map(str, arguments)],
-      env=env | {name: str(value) for name, value in variables.items()},
-      capture_output=True,
-      text=True,
-      timeout=1500,
-      check=False,
-    )
-    return found.returncode, found.stdout, found.stderr
-
-  return run
+  return functools.partial(commands.launch_script, SCRIPT, tmp_path)
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ has loss 0.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Annotated
 
 from fedreid_jax.algorithms.statistics import clusters, pseudo_labels
@@ -32,7 +31,6 @@ from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import metric
 from fedreid_jax.method.component import Component
-from fedreid_jax.method.rules import Given, Rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +55,7 @@ class Options(Checked):
   ] = 0.2
 
 
-def rules(given: Given) -> Iterator[Rule]:
-  """Yields the rules for the other fields."""
-  yield from pseudo_labels.rules(given)
+rules = pseudo_labels.rules
 
 
 def make(options: Options = Options()) -> Component:

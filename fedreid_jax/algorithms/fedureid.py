@@ -28,7 +28,6 @@ are fixed.
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Annotated
 
 import jax.numpy as jnp
@@ -38,7 +37,6 @@ from fedreid_jax.algorithms.statistics.pseudo_labels import Clusters, Scheme
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
 from fedreid_jax.method.component import Component
-from fedreid_jax.method.rules import Given, Rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +58,7 @@ class Options(Checked):
   ] = 0.5
 
 
-def rules(given: Given) -> Iterator[Rule]:
-  """Yields the rules for the other fields."""
-  yield from pseudo_labels.rules(given)
+rules = pseudo_labels.rules
 
 
 def make(options: Options = Options()) -> Component:
