@@ -3,8 +3,9 @@
 Zhuang et al., Performance Optimization for Federated Person Re-identification
 via Benchmark Analysis (FedReIDBench), ACM MM 2020, Algorithm 1.
 
-All parameters are shared except the identity classifier, which is personal
-because the identities of clients differ. With n_k images at client k of the
+All parameters are shared except the identity classifier and embeddings of
+cameras (`models.backbones.vit`), which are personal because the identities and
+the cameras of clients differ. With n_k images at client k of the
 cohort S,
 
   w = sum_{k in S} (n_k / sum_{j in S} n_j) w_k.
@@ -32,7 +33,7 @@ class Options(Checked):
     Regex(),
     'regular expression of the shared parameters, matched from the start of '
     'the name',
-  ] = r'(?!params/(.+/)?classifier/)'
+  ] = r'(?!params/(.+/)?(classifier/|camera_embed))'
 
 
 def make(options: Options = Options()) -> Component:

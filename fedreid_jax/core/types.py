@@ -51,7 +51,8 @@ class Model(NamedTuple):
   Attributes:
     init: `(key) -> variables`.
     apply: `(variables, images [B, H, W, ch], train=, key=, mask=,
-      num_identities=, modalities=, labels=) -> (Outputs, batch_stats)`;
+      num_identities=, modalities=, labels=, cameras=) -> (Outputs,
+      batch_stats)`; a network without embeddings of cameras ignores `cameras`;
       `batch_stats` are the new running statistics, or the given ones if `train`
       is false.
     measure: `(variables, images [B, H, W, ch], mask=, num_identities=,

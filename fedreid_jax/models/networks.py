@@ -189,9 +189,11 @@ def wrap(
   Args:
     module: callable as `module(images, train=, num_identities=, mask=,
       modalities=, labels=)`, returns `types.Outputs` and has a method
-      `classify`.
+      `classify`. It has an argument `cameras` if its `takes_cameras` is true.
     image_shape: `(H, W, ch)` for the initialisation.
   """
+
+  by_camera = getattr(module, 'takes_cameras', False)
 
   def init(key: Key[Array, '']) -> Flat:
     params_key, dropout_key = jax.random.split(key)
@@ -209,10 +211,14 @@ def wrap(
     num_identities: Number | None = None,
     modalities: Int[Array | np.ndarray, ' B'] | None = None,
     labels: Int[Array | np.ndarray, ' B'] | None = None,
+    cameras: Int[Array | np.ndarray, ' B'] | None = None,
   ) -> tuple[types.Outputs, Flat]:
-    variables, images, mask, modalities, labels = _arrays(
-      variables, images, mask, modalities, labels
+    variables, images, mask, modalities, labels, cameras = _arrays(
+      variables, images, mask, modalities, labels, cameras
     )
+    given: dict[str, Any] = {}
+    if by_camera and cameras is not None:
+      given['cameras'] = cameras
     _, batch_stats = trees.trainable(variables)
     outputs, updated = module.apply(
       trees.unflatten(variables),
@@ -222,6 +228,7 @@ def wrap(
       mask=mask,
       modalities=modalities,
       labels=labels,
+      **given,
       # A network without this key trains without dropout.
       rngs={} if key is None else {'dropout': key},
       mutable=['batch_stats'] if train else [],

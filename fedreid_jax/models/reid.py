@@ -42,6 +42,11 @@ class ReIDNet(nn.Module):
   classifier_bias: bool = False
   norm_kind: str = 'batch'  # of the neck, a `norm.NormKind`
 
+  @property
+  def takes_cameras(self) -> bool:
+    """Whether the backbone has an argument `cameras`."""
+    return getattr(self.backbone, 'takes_cameras', False)
+
   def setup(self):
     """Builds the neck and the classifier."""
     self.neck = Neck(
@@ -62,6 +67,7 @@ class ReIDNet(nn.Module):
     mask: Bool[Array, ' B'] | None = None,
     modalities: Int[Array, ' B'] | None = None,
     labels: Int[Array, ' B'] | None = None,
+    cameras: Int[Array, ' B'] | None = None,
   ) -> types.Outputs:
     """Runs the network on normalised images; its outputs are float32.
 
@@ -73,13 +79,21 @@ class ReIDNet(nn.Module):
       mask: False for padded samples, which do not enter statistics; None if all
         are real.
       modalities: 0 visible, 1 infrared, for modality-specific parts.
+      cameras: number of the camera of each image, only for a backbone that
+        takes cameras.
     """
     if mask is not None:
       # Padded pixels may not be finite, and gradients of kernels multiply them
       # by zero.
       images = jnp.where(norm.per_sample(mask, images.ndim), images, 0)
+    given = {} if cameras is None else {'cameras': cameras}
     maps, extras = self.backbone(
-      images, train=train, mask=mask, modalities=modalities, labels=labels
+      images,
+      train=train,
+      mask=mask,
+      modalities=modalities,
+      labels=labels,
+      **given,
     )
     size = images.shape[0]
     copies = maps.shape[0] // size

@@ -163,6 +163,7 @@ class Step:
       num_identities=self._task.num_identities,
       modalities=self.batch.modalities,
       labels=self.batch.labels,
+      cameras=self.batch.cameras,
     )
 
   def before_loss(self, name: str, variables: Flat) -> contexts.StepCtx:

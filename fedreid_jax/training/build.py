@@ -24,6 +24,7 @@ from fedreid_jax.training.processes import peers
 # Names of variables. A neck has parameters and statistics, which are in
 # different collections.
 CLASSIFIER = r'params/(.+/)?classifier/'
+CAMERAS = r'params/(.+/)?camera_embed'  # used in training only
 NECK = r'\w+/(.+/)?neck'
 
 
@@ -260,10 +261,10 @@ def check_ranked(config, leaves: types.Flat, shared: str) -> None:
   if not known:
     return
   given = config.evaluation
-  # Ranking uses no classifier, the feature before the neck needs no neck, and
-  # moments that are measured on the clients or on the gallery replace those of
-  # the model. Those of a stream begin with the model's own.
-  without = [CLASSIFIER]
+  # Ranking uses no classifier and no cameras, the feature before the neck needs
+  # no neck, and moments that are measured on the clients or on the gallery
+  # replace those of the model. Those of a stream begin with the model's own.
+  without = [CLASSIFIER, CAMERAS]
   if given.feature == 'feature' and not given.report_both_neck_features:
     without.append(NECK)
   # A layer of infrared images may see no image of the gallery.

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 import torch_backbones
 
+from fedreid_jax.config import recipes
+from fedreid_jax.core import trees
 from fedreid_jax.models.backbones import vit
+from fedreid_jax.round import compose
+from fedreid_jax.training import build
 
 
 @pytest.mark.parametrize(
@@ -59,3 +63,40 @@ def test_branches_are_skipped_in_training_only():
   np.testing.assert_array_equal(run(True), run(False))
   assert np.ptp(run(True, 1)[:, 0, 0], axis=0).max() > 0  # images differ
   np.testing.assert_array_equal(run(False, 1), run(False))
+
+
+def test_embeddings_of_cameras_are_added_to_all_tokens():
+  """TransReID, equation 4: patches, positions, and the weighted embedding."""
+  options = vit.Options(cameras=3, camera_weight=2.0)
+  rng = np.random.default_rng(0)
+  images = jnp.asarray(rng.normal(size=(4, 64, 32, 3)), jnp.float32)
+  table = rng.normal(size=(3, 64)).astype(np.float32)
+  network = vit.ViT(options)
+  variables = network.init(jax.random.key(0), images, train=False)
+  variables['params']['camera_embed'] = jnp.asarray(table)
+  # A camera without an embedding has none, as an image in evaluation.
+  cameras = jnp.array([2, 0, 3, 9])
+  found, _ = network.apply(variables, images, train=True, cameras=cameras)
+  plain, _ = network.apply(variables, images, train=False)
+  for row, camera in enumerate([2, 0]):
+    moved = jax.tree.map(lambda x: x, variables)
+    positions = variables['params']['pos_embed'] + 2.0 * table[camera]
+    moved['params'] = {**variables['params'], 'pos_embed': positions}
+    expected, _ = network.apply(moved, images[row : row + 1], train=False)
+    np.testing.assert_allclose(found[row], expected[0], atol=1e-5)
+  np.testing.assert_allclose(found[2:], plain[2:], atol=1e-5)
+  assert abs(found[:2] - plain[:2]).max() > 1e-3
+
+
+def test_embeddings_stay_at_clients_and_tests_do_not_need_them():
+  changes = 'smoke,model.name=vit,vit.cameras=4'
+  config = recipes.recipe('fedpav', changes)
+  shared = compose.shared_leaves(build.load_components(config))
+  network = build.network(config, 5, (32, 16, 3))
+  variables = jax.eval_shape(network.init, jax.random.key(0))
+  _, personal = trees.split(variables, shared)
+  assert sorted(personal) == [
+    'params/backbone/camera_embed',
+    'params/classifier/kernel',
+  ]
+  build.check_ranked(config, variables, shared)

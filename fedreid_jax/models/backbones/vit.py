@@ -6,11 +6,15 @@ image, a class token, learned positions, and blocks
   x + attention(norm(x)),  then  x + mlp(norm(x)).
 
 He et al., "TransReID: transformer-based object re-identification" (ICCV 2021),
-let patches overlap (`stride` below the size of a patch). Jia et al., "Visual
-prompt tuning" (ECCV 2022), insert learned tokens before each block (`prompts`,
-VPT-deep), which are trained alone with `model.trained=.*prompt`. The feature is
-the normalised class token, so that pooling has one position to pool. There is
-no batch normalisation: clients share no running statistics.
+let patches overlap (`stride` below the size of a patch), and add to all tokens
+in training a learned embedding of the camera, times `camera_weight`. Embeddings
+belong to the cameras of a client (`algorithms.fedpav`), and images of other
+cameras get none, as all images in evaluation; TransReID tests on the cameras of
+the training. Jia et al., "Visual prompt tuning" (ECCV 2022), insert learned
+tokens before each block (`prompts`, VPT-deep), which are trained alone with
+`model.trained=.*prompt`. The feature is the normalised class token, so that
+pooling has one position to pool. There is no batch normalisation: clients share
+no running statistics.
 """
 
 import dataclasses
@@ -56,6 +60,12 @@ class Options(Checked):
   stride: Annotated[
     int, Range(0), 'distance of patches in pixels; 0: side of a patch'
   ] = 0
+  cameras: Annotated[
+    int, Range(0), 'number of embeddings of cameras; 0 for none'
+  ] = 0
+  camera_weight: Annotated[
+    float, Range(0), 'weight of the embedding of a camera'
+  ] = 3.0
   drop_path: Annotated[
     float, Range(0, 1), 'largest probability that a block is skipped'
   ] = 0.0
@@ -185,6 +195,7 @@ class ViT(nn.Module):
     mask: Bool[Array, ' B'] | None = None,
     modalities: Int[Array, ' B'] | None = None,
     labels: Int[Array, ' B'] | None = None,
+    cameras: Int[Array, ' B'] | None = None,
   ) -> tuple[Float[Array, 'B 1 1 D'], dict]:
     """Maps `[B, H, W, ch]` to (`[B, 1, 1, D]`, no extras)."""
     del mask, modalities, labels
@@ -206,6 +217,7 @@ class ViT(nn.Module):
     tokens = jnp.concatenate([token.astype(tokens.dtype), tokens], axis=1)
     positions = self.param('pos_embed', _INIT, (1, *tokens.shape[1:]))
     tokens = tokens + positions.astype(tokens.dtype)
+    tokens = tokens + self._of_cameras(cameras, size.width).astype(tokens.dtype)
     if self.options.pre_norm:
       tokens = _norm('norm_pre', self.options)(tokens).astype(self.dtype)
     skips = np.linspace(0, self.options.drop_path, size.blocks).tolist()
@@ -215,6 +227,22 @@ class ViT(nn.Module):
       )
       tokens = block(self._prompted(tokens, i), train=train)
     return _norm('norm', self.options)(tokens[:, :1])[:, :, None], {}
+
+  @property
+  def takes_cameras(self) -> bool:
+    """Whether the network has embeddings of cameras."""
+    return self.options.cameras > 0
+
+  def _of_cameras(self, cameras: Array | None, width: int) -> Array:
+    """Embeddings `[B, 1, D]`, zero for a camera without one."""
+    if not self.takes_cameras:
+      return jnp.zeros((1, 1, width))
+    shape = (self.options.cameras, width)
+    table = self.param('camera_embed', _INIT, shape)
+    if cameras is None:
+      return jnp.zeros((1, 1, width))
+    rows = jnp.take(table, cameras, axis=0, mode='fill', fill_value=0)
+    return self.options.camera_weight * rows[:, None]
 
   def _prompted(self, tokens: Array, block: int) -> Array:
     """Inserts the prompts of a block, in place of those of the last one."""

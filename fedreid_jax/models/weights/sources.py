@@ -109,7 +109,7 @@ SOURCES = {
     'TransReID',
     r'base\.(patch_embed\.proj|blocks\.\d+\.attn\.qkv)\.weight',
     TIMM,
-    # Networks get no cameras, so that their embeddings are left out.
+    # The clients have other cameras.
     left_out=r'b2\..*|sie_embed',
     square=False,
     pixels=_HALF,
