@@ -33,7 +33,7 @@ class Options(Checked):
     Regex(),
     'regular expression of the shared parameters, matched from the start of '
     'the name',
-  ] = r'(?!params/(.+/)?(classifier/|camera_embed))'
+  ] = r'(?!params/(.+/)?classifier/)(?!params/(.+/)?camera_embed)'
 
 
 def make(options: Options = Options()) -> Component:
