@@ -4,7 +4,7 @@
 #   WEIGHTS=clip.pth bash examples/vit_clip.sh IMAGES WORKDIR [FIELD=VALUE...]
 #
 # IMAGES has a folder for each client, and the last one is the target
-# (docs/training.md). WEIGHTS are those of OpenAI's ViT-B/16; docs/export.md says
+# (docs/photographs.md). WEIGHTS are those of OpenAI's ViT-B/16; docs/export.md says
 # how a file of TorchScript is converted. Without WEIGHTS all parameters of a
 # transformer are trained from random values, which shows that the images and the
 # machine are ready, and no accuracy.
@@ -29,7 +29,7 @@ fields=(
 if [[ -n ${WEIGHTS:-} ]]; then
   imported=$work/clip.safetensors
   [[ -f $imported ]] || fedreid import-weights "$WEIGHTS" --out="$imported"
-  # Only these parameters leave a client.
+  # Of the backbone only these parameters leave a client.
   fields+=("model.pretrained=$imported" model.tune=lora 'model.tune_at=.*attn.*')
 else
   echo 'without WEIGHTS: random values, all parameters are trained'
