@@ -198,6 +198,7 @@ def _transform(transformation: Flat, local: Flat, ctx: StepCtx) -> Transformed:
       train=False,
       num_identities=ctx.task.num_identities,
       modalities=ctx.batch.modalities,
+      cameras=ctx.batch.cameras,
     )
     return outputs.embedding
 
@@ -227,6 +228,7 @@ def _trained(
     mask=ctx.batch.valid,
     num_identities=ctx.task.num_identities,
     modalities=ctx.batch.modalities,
+    cameras=ctx.batch.cameras,
     labels=ctx.batch.labels,
   )
 

@@ -127,6 +127,7 @@ def _scores(expert: Flat, images: Array, ctx: StepCtx) -> Array:
     mask=ctx.batch.valid,
     num_identities=ctx.task.num_identities,
     modalities=ctx.batch.modalities,
+    cameras=ctx.batch.cameras,
   )
   return outputs.logits
 
@@ -145,6 +146,7 @@ def _train(state: Expert, images: Array, ctx: StepCtx) -> tuple[Expert, Array]:
       mask=ctx.batch.valid,
       num_identities=ctx.task.num_identities,
       modalities=ctx.batch.modalities,
+      cameras=ctx.batch.cameras,
       labels=ctx.batch.labels,
     )
     total, _ = ctx.objective(outputs, ctx.batch)

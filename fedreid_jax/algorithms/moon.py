@@ -62,6 +62,7 @@ def make(options: Options = Options()) -> Component:
         ctx.batch.images,
         mask=ctx.batch.valid,
         modalities=ctx.batch.modalities,
+        cameras=ctx.batch.cameras,
       )
       return outputs.embedding
 

@@ -56,8 +56,8 @@ class Model(NamedTuple):
       `batch_stats` are the new running statistics, or the given ones if `train`
       is false.
     measure: `(variables, images [B, H, W, ch], mask=, num_identities=,
-      modalities=) -> (Outputs, moments by layer)`; evaluation mode, but every
-      batch normalisation uses the moments of these images
+      modalities=, cameras=) -> (Outputs, moments by layer)`; evaluation mode,
+      but every batch normalisation uses the moments of these images
       (`method.batch_stats`).
     classify: `(variables, embedding [B, D], num_identities) -> logits [B, C]`.
   """
@@ -91,6 +91,11 @@ class ClientData(NamedTuple):
   modalities: Int32[np.ndarray, ' M']
   num_identities: int
   identities: Int32[np.ndarray, ' M'] | None = None
+
+  @property
+  def labelled(self) -> bool:
+    """Whether `labels` are identities."""
+    return self.identities is None
 
   @property
   def num_images(self) -> int:

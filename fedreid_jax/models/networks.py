@@ -195,6 +195,11 @@ def wrap(
 
   by_camera = getattr(module, 'takes_cameras', False)
 
+  def of_cameras(cameras: Any) -> dict[str, Any]:
+    if not by_camera or cameras is None:
+      return {}
+    return {'cameras': jnp.asarray(cameras)}
+
   def init(key: Key[Array, '']) -> Flat:
     params_key, dropout_key = jax.random.split(key)
     rngs = {'params': params_key, 'dropout': dropout_key}
@@ -213,12 +218,9 @@ def wrap(
     labels: Int[Array | np.ndarray, ' B'] | None = None,
     cameras: Int[Array | np.ndarray, ' B'] | None = None,
   ) -> tuple[types.Outputs, Flat]:
-    variables, images, mask, modalities, labels, cameras = _arrays(
-      variables, images, mask, modalities, labels, cameras
+    variables, images, mask, modalities, labels = _arrays(
+      variables, images, mask, modalities, labels
     )
-    given: dict[str, Any] = {}
-    if by_camera and cameras is not None:
-      given['cameras'] = cameras
     _, batch_stats = trees.trainable(variables)
     outputs, updated = module.apply(
       trees.unflatten(variables),
@@ -228,7 +230,7 @@ def wrap(
       mask=mask,
       modalities=modalities,
       labels=labels,
-      **given,
+      **of_cameras(cameras),
       # A network without this key trains without dropout.
       rngs={} if key is None else {'dropout': key},
       mutable=['batch_stats'] if train else [],
@@ -243,6 +245,7 @@ def wrap(
     mask: Bool[Array | np.ndarray, ' B'] | None = None,
     num_identities: Number | None = None,
     modalities: Int[Array | np.ndarray, ' B'] | None = None,
+    cameras: Int[Array | np.ndarray, ' B'] | None = None,
   ) -> tuple[types.Outputs, dict[str, Any]]:
     variables, images, mask, modalities = _arrays(
       variables, images, mask, modalities
@@ -254,6 +257,7 @@ def wrap(
       num_identities=num_identities,
       mask=mask,
       modalities=modalities,
+      **of_cameras(cameras),
       mutable=['moments'],
     )
     # Names are 'moments/LAYER/batch'. Networks without batch statistics have no

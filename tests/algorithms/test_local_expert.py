@@ -245,7 +245,7 @@ def test_frozen_teacher_equal_to_the_student_teaches_nothing():
     transform=lambda key: images,
     key=jax.random.key(0),
     task=SimpleNamespace(num_identities=3),
-    batch=SimpleNamespace(valid=VALID, modalities=None),
+    batch=SimpleNamespace(valid=VALID, modalities=None, cameras=None),
     outputs=apply({}, images, num_identities=3)[0],
   )
   _, ctx.aux = term.pre_step(({}, ()), ctx)

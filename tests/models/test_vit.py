@@ -79,9 +79,8 @@ def test_embeddings_of_cameras_are_added_to_all_tokens():
   found, _ = network.apply(variables, images, train=True, cameras=cameras)
   plain, _ = network.apply(variables, images, train=False)
   for row, camera in enumerate([2, 0]):
-    moved = jax.tree.map(lambda x: x, variables)
     positions = variables['params']['pos_embed'] + 2.0 * table[camera]
-    moved['params'] = {**variables['params'], 'pos_embed': positions}
+    moved = {'params': {**variables['params'], 'pos_embed': positions}}
     expected, _ = network.apply(moved, images[row : row + 1], train=False)
     np.testing.assert_allclose(found[row], expected[0], atol=1e-5)
   np.testing.assert_allclose(found[2:], plain[2:], atol=1e-5)
@@ -100,3 +99,18 @@ def test_embeddings_stay_at_clients_and_tests_do_not_need_them():
     'params/classifier/kernel',
   ]
   build.check_ranked(config, variables, shared)
+
+
+def test_other_networks_of_a_step_get_its_cameras():
+  """MOON compares a step with frozen networks on the same batch."""
+  changes = 'smoke,model.name=vit,vit.cameras=4,model.neck=none'
+  config = recipes.recipe('fedpav', changes)
+  network = build.network(config, 5, (32, 16, 3))
+  variables = network.init(jax.random.key(0))
+  images = np.random.default_rng(0).normal(size=(3, 32, 16, 3)).astype('f4')
+  given = {'cameras': np.array([0, 3, 1])}
+  step, _ = network.apply(variables, images, train=True, **given)
+  frozen, _ = network.measure(variables, images, **given)
+  np.testing.assert_array_equal(step.embedding, frozen.embedding)
+  without, _ = network.measure(variables, images)
+  assert abs(step.embedding - without.embedding).max() > 1e-3

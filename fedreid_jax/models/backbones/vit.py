@@ -217,7 +217,8 @@ class ViT(nn.Module):
     tokens = jnp.concatenate([token.astype(tokens.dtype), tokens], axis=1)
     positions = self.param('pos_embed', _INIT, (1, *tokens.shape[1:]))
     tokens = tokens + positions.astype(tokens.dtype)
-    tokens = tokens + self._of_cameras(cameras, size.width).astype(tokens.dtype)
+    if self.takes_cameras:
+      tokens = self._with_cameras(tokens, cameras)
     if self.options.pre_norm:
       tokens = _norm('norm_pre', self.options)(tokens).astype(self.dtype)
     skips = np.linspace(0, self.options.drop_path, size.blocks).tolist()
@@ -233,16 +234,15 @@ class ViT(nn.Module):
     """Whether the network has embeddings of cameras."""
     return self.options.cameras > 0
 
-  def _of_cameras(self, cameras: Array | None, width: int) -> Array:
-    """Embeddings `[B, 1, D]`, zero for a camera without one."""
-    if not self.takes_cameras:
-      return jnp.zeros((1, 1, width))
-    shape = (self.options.cameras, width)
+  def _with_cameras(self, tokens: Array, cameras: Array | None) -> Array:
+    """Adds the embeddings of cameras; a camera without one adds nothing."""
+    shape = self.options.cameras, tokens.shape[-1]
     table = self.param('camera_embed', _INIT, shape)
     if cameras is None:
-      return jnp.zeros((1, 1, width))
+      return tokens
     rows = jnp.take(table, cameras, axis=0, mode='fill', fill_value=0)
-    return self.options.camera_weight * rows[:, None]
+    added = self.options.camera_weight * rows[:, None]
+    return tokens + added.astype(tokens.dtype)
 
   def _prompted(self, tokens: Array, block: int) -> Array:
     """Inserts the prompts of a block, in place of those of the last one."""
