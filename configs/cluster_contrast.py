@@ -16,10 +16,9 @@ from fedreid_jax.config import parsing, presets
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   given = parsing.argument(arg, presets.FEDERATED)
-  c = presets.base('cluster_contrast', ('fedpav', 'cluster_contrast'))
-  c.model.neck = 'bnneck'
-  given.apply_preset(c)
-  c.data.unlabelled, c.evaluation.validation = ('all',), 0.0
+  c = presets.without_labels(
+    'cluster_contrast', ('fedpav', 'cluster_contrast'), given
+  )
   # Market-1501 has 17 images of a person, synthetic domains 2 to 16.
   if c.data.source.startswith('synthetic'):
     c.cluster_contrast.k1, c.cluster_contrast.k2 = 10, 3

@@ -14,8 +14,5 @@ from fedreid_jax.config import parsing, presets
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   given = parsing.argument(arg, presets.FEDERATED)
-  c = presets.base('fedureid', ('fedpav', 'fedureid'))
-  c.model.neck = 'bnneck'
-  given.apply_preset(c)
-  c.data.unlabelled, c.evaluation.validation = ('all',), 0.0
+  c = presets.without_labels('fedureid', ('fedpav', 'fedureid'), given)
   return given.override(c)

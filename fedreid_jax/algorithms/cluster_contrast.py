@@ -69,15 +69,11 @@ def make(options: Options = Options()) -> Component:
     labels = clusters.dbscan(distances, valid, options.eps, options.min_samples)
     return Clusters(labels, metric.unit(clusters.means(features, labels)))
 
-  def keep(state: Clusters) -> Clusters:
-    return state
-
   return pseudo_labels.make(
     'cluster_contrast',
     Scheme(
       cluster=cluster,
       clustered='embedding',
-      begin=keep,
       before=True,
       temperature=options.temperature,
       momentum=options.momentum,

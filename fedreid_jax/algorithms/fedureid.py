@@ -77,17 +77,14 @@ def make(options: Options = Options()) -> Component:
       jnp.minimum(share, left - jnp.maximum(least, 1)),
       options.size_penalty,
     )
-    return Clusters(labels, state.memory)
-
-  def forget(state: Clusters) -> Clusters:
-    return Clusters(state.labels, jnp.zeros_like(state.memory))
+    # Every round begins with an empty memory.
+    return Clusters(labels, jnp.zeros_like(state.memory))
 
   return pseudo_labels.make(
     'fedureid',
     Scheme(
       cluster=cluster,
       clustered='feature',
-      begin=forget,
       before=False,
       temperature=options.temperature,
       momentum=options.momentum,

@@ -265,6 +265,18 @@ def with_triplet(
   return c
 
 
+def without_labels(
+  name: str, components: tuple[str, ...], given: parsing.Argument
+) -> Any:
+  """Returns a recipe of clients without labels, after the preset."""
+  c = base(name, components)
+  c.model.neck = 'bnneck'
+  given.apply_preset(c)
+  # Persons of these clients cannot be held out.
+  c.data.unlabelled, c.evaluation.validation = ('all',), 0.0
+  return c
+
+
 FEDERATED = {
   'synthetic': synthetic,
   'smoke': smoke,

@@ -267,8 +267,7 @@ class Participants(NamedTuple):
     """
     for client in self.clients:
       # Without labels the number of persons is unknown, and may be one.
-      labels = [0] if client.identities is not None else client.labels.tolist()
-      num = len(set(labels))
+      num = len(set(client.labels.tolist())) if client.labelled else 1
       if num < least:
         raise errors.DataError(
           f'{num} identities are too few: the shared statistics would reveal '

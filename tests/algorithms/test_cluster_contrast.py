@@ -91,7 +91,6 @@ def scheme(temperature=0.5, momentum=0.25):
   return pseudo_labels.Scheme(
     cluster=lambda *given: given[2],
     clustered='embedding',
-    begin=lambda state: state,
     before=True,
     temperature=temperature,
     momentum=momentum,
@@ -173,7 +172,7 @@ def test_perfect_features_give_the_persons():
   persons = np.repeat(np.arange(5), 6)
   rng = np.random.default_rng(0)
   x = np.eye(8)[persons] + 0.01 * rng.normal(size=(30, 8))
-  x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype('f4')
+  x = jnp.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), jnp.float32)
   valid = np.ones(30, bool)
   found = clusters.dbscan(clusters.jaccard(x, valid, 6, 2), valid, 0.6, 4)
   np.testing.assert_array_equal(found, persons)

@@ -13,15 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax.core.types import Array, Number
-
-
-def squared_distances(features: Array) -> Array:
-  """The squared Euclidean distances of all pairs of rows."""
-  products = jnp.matmul(
-    features, features.T, precision=jax.lax.Precision.HIGHEST
-  )
-  squares = jnp.square(features).sum(axis=1)
-  return jnp.maximum(squares[:, None] + squares - 2.0 * products, 0.0)
+from fedreid_jax.losses import metric
 
 
 def jaccard(features: Array, valid: Array, k1: int, k2: int) -> Array:
@@ -36,13 +28,12 @@ def jaccard(features: Array, valid: Array, k1: int, k2: int) -> Array:
   Args:
     features: rows of unit length.
   """
-  num = len(features)
   both = valid[:, None] & valid
-  distances = jnp.where(both, squared_distances(features), jnp.inf)
-  order = jnp.argsort(distances, axis=1)
-  place = jnp.arange(num)[None]
-  rank = jnp.zeros((num, num), jnp.int32)
-  rank = rank.at[jnp.arange(num)[:, None], order].set(place)
+  distances = jnp.where(
+    both, jnp.square(metric.pairwise_distance(features)), jnp.inf
+  )
+  # The inverse of a permutation is the order of its values.
+  rank = jnp.argsort(jnp.argsort(distances, axis=1), axis=1)
   near = _reciprocal(rank, both, k1)
   # The released code rounds k1 / 2 to even and counts the image itself.
   nearer = _reciprocal(rank, both, int(np.around(k1 / 2)) + 1)
@@ -145,7 +136,9 @@ def bottom_up(
   sizes = jnp.append(jnp.bincount(own, length=num), 0)[own]
   both = valid[:, None] & valid
   penalty = size_penalty * (sizes[:, None] + sizes)
-  distances = jnp.where(both, squared_distances(features) + penalty, jnp.inf)
+  distances = jnp.where(
+    both, jnp.square(metric.pairwise_distance(features)) + penalty, jnp.inf
+  )
 
   def apart(labels: Array) -> Array:
     return jnp.where(labels[:, None] != labels, distances, jnp.inf)

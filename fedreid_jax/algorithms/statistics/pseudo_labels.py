@@ -64,7 +64,6 @@ class Scheme(NamedTuple):
     cluster: `(unit features [C, D], valid bool [C], Clusters, number of images)
       -> Clusters`, after every round.
     clustered: field of `Outputs` with these features.
-    begin: `(Clusters) -> Clusters` of the client at the start of a round.
     before: whether clients also cluster before round 0.
     temperature: `T`.
     momentum: `m`.
@@ -72,7 +71,6 @@ class Scheme(NamedTuple):
 
   cluster: Callable[[Array, Array, Clusters, Array], Clusters]
   clustered: str
-  begin: Callable[[Clusters], Clusters]
   before: bool
   temperature: float
   momentum: float
@@ -126,7 +124,7 @@ def make(name: str, scheme: Scheme) -> Component:
   """Builds the component of a method."""
 
   def bind(participants: Participants) -> Component:
-    without = [c.identities is not None for c in participants.clients]
+    without = [not c.labelled for c in participants.clients]
     return _component(name, scheme, np.array(without))
 
   # Without clients, for the rules of a configuration, none has labels.
@@ -145,7 +143,6 @@ def _component(name: str, scheme: Scheme, unlabelled: np.ndarray) -> Component:
     name,
     client=ClientHooks(
       init=_no_clusters,
-      round_start=functools.partial(_begin, scheme),
       loss=functools.partial(_contrast, scheme, without_labels),
       post_step=functools.partial(_remember, scheme),
       data_pass=DataPass(
@@ -170,11 +167,6 @@ def _no_clusters(key: Array, variables: Flat) -> Clusters:
     )
   width, num = kernels[0].shape
   return Clusters(jnp.arange(num), jnp.zeros((num, width), jnp.float32))
-
-
-def _begin(scheme: Scheme, state: Clusters, ctx: RoundCtx) -> Clusters:
-  del ctx
-  return scheme.begin(state)
 
 
 def _contrast(

@@ -219,7 +219,7 @@ class Monitor:
     here = [self._clients[k] for k in log['clients'][log['valid']]]
     # Clients without labels have no loss before they have clusters, and the
     # first loss is the measure of the later ones.
-    if not log['median_loss'] and any(c.identities is not None for c in here):
+    if not log['median_loss'] and not all(c.labelled for c in here):
       return
     images = sum(c.num_images for c in here)
     guess = None

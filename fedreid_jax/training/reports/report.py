@@ -106,7 +106,7 @@ def clients(federated: Sequence[types.ClientData]) -> list[dict[str, Any]]:
     {
       'client': c.name,
       'images': c.num_images,
-      'identities': c.num_identities if c.identities is None else '-',
+      'identities': c.num_identities if c.labelled else '-',
       'cameras': len(np.unique(c.cameras)),
       'visible': int((c.modalities == 0).sum()),
       'infrared': int((c.modalities == 1).sum()),

@@ -1,8 +1,10 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedreid_jax.algorithms.statistics import clusters
+from fedreid_jax.losses import metric
 
 cluster = pytest.importorskip('sklearn.cluster')
 
@@ -18,9 +20,8 @@ def points(seed, num, width=8, groups=6, spread=0.35):
 def padded(x, more):
   """Features and their flags, with rows of padding."""
   rows = np.random.default_rng(1).normal(size=(more, x.shape[1]))
-  return np.concatenate([x, rows]).astype('f4'), np.arange(len(x) + more) < len(
-    x
-  )
+  everything = jnp.asarray(np.concatenate([x, rows]), jnp.float32)
+  return everything, np.arange(len(everything)) < len(x)
 
 
 def plain_jaccard(x, k1, k2):
@@ -56,7 +57,7 @@ def test_jaccard_distances_are_those_of_the_definition(k1, k2):
     jax.jit(clusters.jaccard, static_argnums=(2, 3))(x, valid, k1, k2)
   )
   np.testing.assert_allclose(
-    found[:50, :50], plain_jaccard(x[:50], k1, k2), atol=2e-6
+    found[:50, :50], plain_jaccard(np.asarray(x[:50]), k1, k2), atol=2e-6
   )
   assert np.isinf(found[50:]).all() and np.isinf(found[:, 50:]).all()
 
@@ -66,7 +67,7 @@ def test_jaccard_distances_are_those_of_the_definition(k1, k2):
 def test_dbscan_gives_the_numbers_of_scikit_learn(eps, least):
   for seed in range(5):
     x, valid = padded(points(seed, 60, spread=0.6), 5)
-    squares = np.array(clusters.squared_distances(x))
+    squares = np.square(metric.pairwise_distance(x))
     found = clusters.dbscan(squares, valid, eps, least)
     own = cluster.DBSCAN(eps=eps, min_samples=least, metric='precomputed')
     expected = own.fit_predict(squares[:60, :60])
@@ -105,7 +106,7 @@ def test_bottom_up_merges_the_nearest_pairs(penalty):
   expected = np.arange(30)
   for _ in range(4):
     found = clusters.bottom_up(x, found, valid, 6, penalty)
-    expected = plain_bottom_up(x[:30].astype('f8'), expected, 6, penalty)
+    expected = plain_bottom_up(np.asarray(x[:30], 'f8'), expected, 6, penalty)
     np.testing.assert_array_equal(found[:30], expected)
     assert (np.asarray(found[30:]) == -1).all()
   assert len(np.unique(expected)) == 6
