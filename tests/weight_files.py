@@ -30,7 +30,8 @@ SMALL = {
 # normalisation, so that the epsilon of each normalisation counts.
 FAINT = (
   *('class_embedding', 'visual.positional_embedding', 'visual.conv1.weight'),
-  *('visual.ln_pre.weight', 'visual.ln_pre.bias'),
+  *('visual.ln_pre.weight', 'visual.ln_pre.bias', 'position_embedding.weight'),
+  *('patch_embedding.weight', 'pre_layrnorm.weight', 'pre_layrnorm.bias'),
 )
 
 
@@ -94,6 +95,15 @@ KINDS = {
     lambda: vit.ViT(_clip_options('b16')),
     "model.name='vit',vit.size='b16',vit.pre_norm=True,vit.quick_gelu=True",
   ),
+  'clip, transformers': Kind(
+    lambda: vit.ViT(_clip_options('b16')),
+    "model.name='vit',vit.size='b16',vit.pre_norm=True,vit.quick_gelu=True",
+  ),
+  'dinov2, transformers': Kind(
+    lambda: vit.ViT(vit.Options('b14', layer_scale=True)),
+    "model.name='vit',vit.size='b14',vit.layer_scale=True",
+    (56, 28),
+  ),
   'transreid': Kind(
     lambda: vit.ViT(vit.Options('s16', stride=12)),
     "model.name='vit',vit.size='s16'",
@@ -122,7 +132,7 @@ KINDS = {
     "model.name='osnet',osnet.kind='ain',osnet.width=0.125",
   ),
 }
-TRANSFORMERS = [*KINDS][:5]
+TRANSFORMERS = [*KINDS][:7]
 
 
 def made(name):
@@ -140,12 +150,19 @@ def made(name):
 
 def _filled(module, file_name=str):
   torch = pytest.importorskip('torch')
-  state = torch_backbones.fill(module, file_name)
-  own = {
-    n: tensor(file_name(n), x.shape) for n, x in module.state_dict().items()
-  }
+  module.eval()
+  shapes, own = {}, {}
+  for name, value in module.state_dict().items():
+    # A tensor of a module may be several of the file, one behind the other.
+    full = file_name(name)
+    names = [full] if isinstance(full, str) else full
+    rows, *rest = value.shape or (1,)
+    shape = (rows // len(names), *rest) if value.shape else ()
+    parts = [tensor(n, shape) for n in names]
+    own[name] = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    shapes |= dict.fromkeys(names, shape)
   module.load_state_dict({n: torch.from_numpy(x) for n, x in own.items()})
-  return {n: x.shape for n, x in state.items()}
+  return shapes
 
 
 def _set_positions(module, grid, new, antialias=True, offset=0.0):
@@ -178,13 +195,71 @@ def timm(size='s16', image=(64, 32)):
   return module, shapes | {'head.weight': (10, width), 'head.bias': (10,)}
 
 
-def dinov2(size='b14', image=(56, 28)):
+def dinov2(size='b14', image=(56, 28), file_name=str, offset=0.1):
   """DINOv2, trained on images of 518 by 518 pixels."""
   options = vit.Options(size, layer_scale=True)
   module = torch_backbones.vit(options, 37 * 37 + 1)
-  shapes = _filled(module)
-  _set_positions(module, (37, 37), _grid(image, 14, 14), False, 0.1)
+  shapes = _filled(module, file_name)
+  _set_positions(module, (37, 37), _grid(image, 14, 14), False, offset)
   return module, shapes | {'mask_token': (1, vit.SIZES[size].width)}
+
+
+def _renamed(name, rules, parts):
+  """A name of transformers, or three of queries, keys and values."""
+  for old, new in rules:
+    name = name.replace(old, new)
+  return [name.format(x) for x in parts] if '{}' in name else name
+
+
+def dinov2_of_transformers(**fields):
+  """DINOv2 with the names of transformers, whose resizing has no offset."""
+  rules = (
+    ('patch_embed.proj', 'embeddings.patch_embeddings.projection'),
+    ('pos_embed', 'embeddings.position_embeddings'),
+    ('cls_token', 'embeddings.cls_token'),
+    ('attn.qkv', 'attention.attention.{}'),
+    ('attn.proj', 'attention.output.dense'),
+    ('ls1.gamma', 'layer_scale1.lambda1'),
+    ('ls2.gamma', 'layer_scale2.lambda1'),
+    ('blocks.', 'encoder.layer.'),
+  )
+
+  def file_name(name):
+    if name.startswith('norm.'):
+      name = f'layer{name}'
+    return _renamed(name, rules, ('query', 'key', 'value'))
+
+  module, shapes = dinov2(file_name=file_name, offset=0.0, **fields)
+  shapes['embeddings.mask_token'] = shapes.pop('mask_token')
+  return module, shapes
+
+
+def clip_of_transformers(**fields):
+  """CLIP with the names of transformers, whose resizing has no antialiasing."""
+  rules = (
+    ('conv1', 'embeddings.patch_embedding'),
+    ('class_embedding', 'embeddings.class_embedding'),
+    ('positional_embedding', 'embeddings.position_embedding.weight'),
+    ('ln_pre', 'pre_layrnorm'),
+    ('ln_post', 'post_layernorm'),
+    ('attn.in_proj_', 'self_attn.{}_proj.'),
+    ('attn.out_proj', 'self_attn.out_proj'),
+    ('mlp.c_fc', 'mlp.fc1'),
+    ('mlp.c_proj', 'mlp.fc2'),
+    ('.ln_', '.layer_norm'),
+    ('transformer.resblocks', 'encoder.layers'),
+  )
+
+  def file_name(name):
+    if name == 'proj':
+      return 'visual_projection.weight'
+    return _renamed(f'vision_model.{name}', rules, 'qkv')
+
+  module, shapes = clip(file_name=file_name, antialias=False, **fields)
+  return module, shapes | {
+    'text_model.encoder.layers.0.self_attn.q_proj.weight': (8, 8),
+    'vision_model.embeddings.position_ids': (1, 197),
+  }
 
 
 def transreid(size='s16', image=(64, 32), jigsaw=False):
@@ -219,7 +294,9 @@ def transreid(size='s16', image=(64, 32), jigsaw=False):
   }
 
 
-def clip(size='b16', image=(64, 32)):
+def clip(
+  size='b16', image=(64, 32), file_name='visual.{}'.format, antialias=True
+):
   """CLIP's image tower, with tensors of the tower of texts."""
   torch = pytest.importorskip('torch')
   nn, shape = torch.nn, vit.SIZES[size]
@@ -265,10 +342,10 @@ def clip(size='b16', image=(64, 32)):
       return self.ln_post(x[:, 0])
 
   module = Visual()
-  shapes = _filled(module, 'visual.{}'.format)
+  shapes = _filled(module, file_name)
   module.pos_embed = module.positional_embedding[None]
   del module.positional_embedding
-  _set_positions(module, (14, 14), _grid(image, 16, 16))
+  _set_positions(module, (14, 14), _grid(image, 16, 16), antialias)
   return module, shapes | {
     'positional_embedding': (77, 8),
     'logit_scale': (),
@@ -311,6 +388,8 @@ ORACLES = {
   'timm': timm,
   'dinov2': dinov2,
   'clip': clip,
+  'clip, transformers': clip_of_transformers,
+  'dinov2, transformers': dinov2_of_transformers,
   'transreid': transreid,
   'transreid, jigsaw': lambda **fields: transreid(jigsaw=True, **fields),
   'torchvision': lambda width=1 / 16: ibn_net('resnet50', width),

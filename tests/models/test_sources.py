@@ -107,7 +107,7 @@ def test_files_of_the_published_sizes(name, network, image, fields, tmp_path):
 def test_the_network_of_a_file_is_told(name, small):
   made = weight_files.made(name)
   names = sources.read(made.shapes, 'FILE')
-  shapes = {n: made.shapes[full] for n, full in names.tensors.items()}
+  shapes = {n: made.shapes[full[0]] for n, full in names.tensors.items()}
   fields, _ = sources.network(names.source, shapes)
   assert sources.settings(fields) == made.settings
 
@@ -179,6 +179,16 @@ def reshaped(name, *shape):
       'clip',
       reshaped('visual.transformer.resblocks.0.attn.in_proj_weight', 48, 48),
       r'resblocks\.0\.attn\.in_proj_weight is \[48, 48\], not \[144, 48\]',
+    ),
+    (
+      'clip, transformers',
+      without('vision_model.encoder.layers.1.self_attn.k_proj.bias'),
+      r'no tensor blocks\.1\.attn\.k\.bias beside vision_model\.encoder',
+    ),
+    (
+      'dinov2, transformers',
+      reshaped('encoder.layer.0.attention.attention.value.weight', 48, 47),
+      r'value\.weight is \[48, 48\] .* \+ \[48, 47\], not \[144, 48\]',
     ),
     (
       'transreid',

@@ -145,15 +145,19 @@ def _collected(
   converted: Counter[str] = Counter()
   tensors: dict[str, np.ndarray] = {}
   for name, full in names.tensors.items():
-    array, kind = _array(state[full])
-    if kind != 'float32':
-      converted[kind] += 1
-    if not np.isfinite(array).all():
-      raise errors.IntegrityError(
-        f'tensor {full} has values that are not finite',
-        str(path),
-        'fetch the file again',
-      )
+    parts: list[np.ndarray] = []
+    for one in full:
+      array, kind = _array(state[one])
+      if kind != 'float32':
+        converted[kind] += 1
+      if not np.isfinite(array).all():
+        raise errors.IntegrityError(
+          f'tensor {one} has values that are not finite',
+          str(path),
+          'fetch the file again',
+        )
+      parts.append(array)
+    array = np.concatenate(parts) if len(parts) > 1 else parts[0]
     tensors[name] = (
       array.reshape(1, -1, array.shape[-1]) if name in pytorch.TOKENS else array
     )

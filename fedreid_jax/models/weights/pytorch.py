@@ -120,10 +120,18 @@ class File(NamedTuple):
 
   def shapes(self) -> dict[str, tuple[int, ...]]:
     """Shapes by the name of the family."""
-    return {
-      name: tuple(self.content.get_slice(full).get_shape())
-      for name, full in self.names.tensors.items()
-    }
+    found: dict[str, tuple[int, ...]] = {}
+    for name in self.names.tensors:
+      first, *more = self.parts(name)
+      # Queries, keys and values are joined at their first axis.
+      rows = sum(part[0] for part in (first, *more)) if more else 0
+      found[name] = (rows, *first[1:]) if more else first
+    return found
+
+  def parts(self, name: str) -> list[tuple[int, ...]]:
+    """Shapes of the tensors of the file that are joined to one."""
+    full = self.names.tensors[name]
+    return [tuple(self.content.get_slice(n).get_shape()) for n in full]
 
   def refused(self, what: str, shapes: sources.Shapes) -> errors.IntegrityError:
     """An error that says of which network the file is."""
@@ -198,7 +206,7 @@ def _names(
     return sources.read(names, str(path))
   # A file of this package, by `tensors` or by `fedreid import-weights`.
   source = about.get('imported', {}).get('source', form)
-  own = {n: n for n in names if not n.startswith('neck.')}
+  own = {n: (n,) for n in names if not n.startswith('neck.')}
   return sources.Names(source, own, [], {})
 
 
@@ -214,7 +222,8 @@ def _read_all(
       raise file.refused(f'no tensor {name}', shapes)
   for name, full in file.names.tensors.items():
     if name not in wanted:
-      raise file.refused(f'the network has no {full} {[*shapes[name]]}', shapes)
+      unknown = f'the network has no {full[0]} {[*shapes[name]]}'
+      raise file.refused(unknown, shapes)
   for name, leaves in wanted.items():
     _check(file, name, shapes, leaves[0], variables[leaves[0]].shape)
   found: Flat = {}
@@ -245,36 +254,39 @@ def _check(
   wanted: tuple[int, ...],
 ):
   """Refuses a tensor by its type and shape."""
-  full = file.names.tensors[name]
-  kind = file.content.get_slice(full).get_dtype()
-  if kind != 'F32':
-    raise errors.IntegrityError(
-      f'tensor {full} is {kind}, not F32',
-      str(file.path),
-      "use float32 weights, or convert them with 'fedreid import-weights'",
-    )
+  for full in file.names.tensors[name]:
+    kind = file.content.get_slice(full).get_dtype()
+    if kind != 'F32':
+      raise errors.IntegrityError(
+        f'tensor {full} is {kind}, not F32',
+        str(file.path),
+        "use float32 weights, or convert them with 'fedreid import-weights'",
+      )
   shape = shapes[name]
   if leaf.endswith('/kernel'):
     wanted = tuple(wanted[axis] for axis in _TO_PYTORCH[len(wanted)])
-  fits = shape == wanted
+  parts = file.parts(name)
+  fits = shape == wanted and len(set(parts)) == 1
   if name in TOKENS:
     fits = (1, 1, *shape)[-len(wanted) :] == wanted
   if name == POSITIONS:  # their number may differ
     fits = len(shape) in (2, 3) and shape[-1] == wanted[-1]
   if not fits:
-    raise file.refused(f'tensor {full} is {[*shape]}, not {[*wanted]}', shapes)
+    full = ' + '.join(file.names.tensors[name])
+    own = ' + '.join(str([*part]) for part in parts)
+    raise file.refused(f'tensor {full} is {own}, not {[*wanted]}', shapes)
 
 
 def _finite(file: File, name: str) -> np.ndarray:
-  full = file.names.tensors[name]
-  tensor = file.content.get_tensor(full)
-  if not np.isfinite(tensor).all():
-    raise errors.IntegrityError(
-      f'tensor {full} has values that are not finite',
-      str(file.path),
-      'fetch the file again',
-    )
-  return tensor
+  parts = [file.content.get_tensor(full) for full in file.names.tensors[name]]
+  for full, tensor in zip(file.names.tensors[name], parts, strict=True):
+    if not np.isfinite(tensor).all():
+      raise errors.IntegrityError(
+        f'tensor {full} has values that are not finite',
+        str(file.path),
+        'fetch the file again',
+      )
+  return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def _resized(
@@ -299,7 +311,7 @@ def _resized(
       old = positions.guess(old_num, new, patch, source.square)
   if old is None:
     raise errors.IntegrityError(
-      f'tensor {file.names.tensors[POSITIONS]} has {old_num} positions, not '
+      f'tensor {file.names.tensors[POSITIONS][0]} has {old_num} positions, not '
       f'{num}, and their grid is unknown',
       str(file.path),
       'use weights for square images, or for images of the size of this run',

@@ -105,6 +105,46 @@ SOURCES = {
     pixels=_CLIP,
     note='weights that OpenCLIP trained have GELU: vit.quick_gelu=False',
   ),
+  'clip, transformers': Source(
+    "CLIP's image tower of transformers",
+    r'vision_model\.encoder\.layers\.\d+\.self_attn\.q_proj\.weight',
+    TIMM,
+    (
+      (r'^(?!vision_model\.)', 'text.'),
+      (r'^vision_model\.', ''),
+      (r'^embeddings\.patch_embedding\.', 'patch_embed.proj.'),
+      (r'^embeddings\.class_embedding$', 'cls_token'),
+      (r'^embeddings\.position_embedding\.weight$', 'pos_embed'),
+      (r'^pre_layrnorm\.', 'norm_pre.'),
+      (r'^post_layernorm\.', 'norm.'),
+      (r'^encoder\.layers\.', 'blocks.'),
+      (r'\.layer_norm(\d)\.', r'.norm\1.'),
+      (r'\.self_attn\.([qkv])_proj\.', r'.attn.\1.'),
+      (r'\.self_attn\.out_proj\.', '.attn.proj.'),
+    ),
+    r'text\..*|embeddings\.position_ids',
+    resize=Resize(antialias=False),
+    pixels=_CLIP,
+    note='weights that OpenCLIP trained have GELU: vit.quick_gelu=False',
+  ),
+  'dinov2, transformers': Source(
+    'DINOv2 of transformers',
+    r'(dinov2\.)?encoder\.layer\.\d+\.layer_scale1\.lambda1',
+    TIMM,
+    (
+      (r'^dinov2\.', ''),
+      (r'^embeddings\.patch_embeddings\.projection\.', 'patch_embed.proj.'),
+      (r'^embeddings\.position_embeddings$', 'pos_embed'),
+      (r'^embeddings\.', ''),
+      (r'^layernorm\.', 'norm.'),
+      (r'^encoder\.layer\.', 'blocks.'),
+      (r'\.attention\.attention\.([qkv])\w+\.', r'.attn.\1.'),
+      (r'\.attention\.output\.dense\.', '.attn.proj.'),
+      (r'\.layer_scale(\d)\.lambda1$', r'.ls\1.gamma'),
+    ),
+    left_out='mask_token',
+    resize=Resize(antialias=False),
+  ),
   'transreid': Source(
     'TransReID',
     r'base\.(patch_embed\.proj|blocks\.\d+\.attn\.qkv)\.weight',
@@ -156,7 +196,9 @@ class Names(NamedTuple):
   """Names of a file, sorted by their use."""
 
   source: str  # in `SOURCES`
-  tensors: dict[str, str]  # the file's name of each name of the family
+  # The file's names of each name of the family: three where queries, keys and
+  # values are apart.
+  tensors: dict[str, tuple[str, ...]]
   left_out: list[str]  # names of the file without a place, except counters
   stripped: dict[str, int]  # number of names by the prefix that was removed
 
@@ -211,7 +253,24 @@ def _sorted(source: str, names: list[str], where: str) -> Names:
       )
     used[name] = full
     stripped.update(removed)
-  return Names(source, used, left_out, dict(stripped))
+  return Names(source, _joined(used, where), left_out, dict(stripped))
+
+
+def _joined(used: dict[str, str], where: str) -> dict[str, tuple[str, ...]]:
+  """The names of the file, with those of queries, keys and values together."""
+  found: dict[str, tuple[str, ...]] = {}
+  for name, full in used.items():
+    part = re.fullmatch(r'(.*\.attn\.)([qkv])(\.\w+)', name)
+    if not part:
+      found[name] = (full,)
+      continue
+    parts = [f'{part[1]}{x}{part[3]}' for x in 'qkv']
+    if missing := [n for n in parts if n not in used]:
+      raise errors.IntegrityError(
+        f'no tensor {missing[0]} beside {full}', where, 'fetch the file again'
+      )
+    found[f'{part[1]}qkv{part[3]}'] = tuple(used[n] for n in parts)
+  return found
 
 
 def _strip(name: str) -> tuple[str, list[str]]:
@@ -253,7 +312,7 @@ def network(source: str, shapes: Shapes) -> tuple[dict[str, Any], str]:
   There are no fields if the package does not have the network.
   """
   fields, described = _NETWORKS[SOURCES[source].family](shapes)
-  if fields and source == 'clip':
+  if fields and source.partition(',')[0] == 'clip':
     fields['vit.quick_gelu'] = True
   return fields, described
 
