@@ -1,7 +1,8 @@
 """Compile a round for a pod: `fedreid compile RECIPE --topology=v5e:4x8`.
 
   fedreid compile fedpav:paper --topology=v5e:4x4
-  fedreid compile dfh:paper,model.dtype=bfloat16 --topology=v6e:2x2
+  fedreid compile dfh:paper,model.dtype=float32 --topology=v6e:2x2
+  fedreid compile dfh:paper --topology=h100:2x8    # two hosts of eight GPUs
   JAX_NUM_CPU_DEVICES=8 fedreid compile fedpav --topology=cpu:8
 
 Nothing is run, no accelerator is needed, and no image of a data set with
@@ -12,8 +13,10 @@ this kind needs at least by its published peaks (`floor`, bfloat16); and
 collectives with their bytes. The compiler counts the body of a loop once, so
 that the row `training` is about one step of one client.
 
-A round that does not fit in the memory of a chip ends with exit code 6. The
-command needs fedreid_jax[tpu] for topologies other than cpu:N.
+The compiler for GPUs (a100, h100, h200) states memory and collectives only, and
+knows no workspace of cuDNN. A round that does not fit in the memory of a chip
+ends with exit code 6. The command needs fedreid_jax[tpu] or a CUDA extra for
+topologies other than cpu:N.
 """
 
 from absl import flags
@@ -28,7 +31,9 @@ COLUMNS = (
   *('ms', 'floor', 'collectives'),
 )
 _TOPOLOGY = flags.DEFINE_string(
-  'topology', None, 'Pod, for example v5e:2x4, v4:2x2x1, v6e:4x4, or cpu:8.'
+  'topology',
+  None,
+  'Pod, for example v5e:2x4, v4:2x2x1, v6e:4x4, h100:8, h100:2x8 or cpu:8.',
 )
 
 
@@ -68,7 +73,7 @@ def main(argv: list[str]) -> None:
 
 def _cells(row, chip) -> list[str]:
   floor = ''
-  if chip:
+  if chip and row.flops:
     least = max(row.flops / chip.flops, row.moved / chip.bandwidth)
     floor = f'{1e3 * least:.3f}'
   found = ', '.join(
@@ -79,9 +84,10 @@ def _cells(row, chip) -> list[str]:
     row.name,
     f'{_need(row) / 1e6:.1f}',
     f'{row.memory.temporary / 1e6:.1f}',
-    f'{row.flops / 1e9:.2f}',
-    f'{row.moved / 1e6:.1f}',
-    # Some programs have no estimate, which is then negative or zero.
+    # The compiler for GPUs has none of the following. Some programs for TPUs
+    # have no estimate of the time, which is then negative or zero.
+    f'{row.flops / 1e9:.2f}' if row.flops else '',
+    f'{row.moved / 1e6:.1f}' if row.moved else '',
     f'{1e3 * row.seconds:.3f}' if row.seconds > 0 else '',
     floor,
     found,

@@ -1,6 +1,6 @@
 """List names: `fedreid list KIND [WORD]`.
 
-  fedreid list                  # all of the following, but not each field
+  fedreid list                  # recipes, components and evaluators
   fedreid list recipes          # recipes and their methods
   fedreid list presets dfh      # presets and options of a recipe
   fedreid list components       # parts of methods
@@ -19,7 +19,7 @@ from types import ModuleType
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.cli import program, run
-from fedreid_jax.config import recipes, reference
+from fedreid_jax.config import recipes
 from fedreid_jax.core import plugins
 from fedreid_jax.evaluation import evaluators
 
@@ -81,13 +81,20 @@ def data_set_entries() -> list[str]:
   return found
 
 
+def field_entries() -> list[str]:
+  """Returns lines of all fields of a configuration."""
+  from fedreid_jax.config import reference
+
+  return reference.entries()
+
+
 KINDS: dict[str, Callable[[], list[str]]] = {
   'recipes': recipe_entries,
   'presets': preset_entries,
   'components': component_entries,
   'evaluators': evaluator_entries,
   'datasets': data_set_entries,
-  'fields': reference.entries,
+  'fields': field_entries,
 }
 
 
@@ -99,13 +106,17 @@ def kinds() -> dict[str, Callable[[], list[str]]]:
   return KINDS | {one.name: lambda one=one: one.load()() for one in found}
 
 
-def _everything() -> Iterator[str]:
-  """Yields a block for every kind; fields are only counted."""
-  for kind, entries in kinds().items():
-    found = entries()
-    if kind == 'fields':
-      found = [f'{len(found)} lines: fedreid list fields [WORD]']
-    yield f'{kind}:\n' + textwrap.indent('\n'.join(found), '  ')
+# Kinds that are listed without a request. They are read and not imported,
+# because the import of JAX takes a second.
+READ = ('recipes', 'components', 'evaluators')
+
+
+def _short() -> Iterator[str]:
+  """Yields a block for each kind of `READ`, and the commands of the others."""
+  for kind in READ:
+    yield f'{kind}:\n' + textwrap.indent('\n'.join(KINDS[kind]()), '  ')
+  others = sorted(kinds().keys() - {*READ})
+  yield f'more: fedreid list {"|".join(others)} [WORD]'
 
 
 def main(argv: list[str]) -> None:
@@ -113,7 +124,7 @@ def main(argv: list[str]) -> None:
 
   def body():
     if not argv[1:]:
-      print('\n\n'.join(_everything()))
+      print('\n\n'.join(_short()))
       return
     kind, *words = argv[1:]
     if kind not in kinds() or len(words) > 1:

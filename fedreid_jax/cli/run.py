@@ -21,13 +21,7 @@ from typing import Any, NamedTuple
 from absl import flags, logging
 
 from fedreid_jax import errors
-from fedreid_jax.config import (
-  load,
-  parsing,
-  recipes,
-  schema,
-  validation,
-)
+from fedreid_jax.config import load, parsing, recipes, schema
 
 FLAGS = flags.FLAGS
 PREFIX = 'config.'  # begins the name of every flag of a field
@@ -139,6 +133,8 @@ def config():
     raise errors.ConfigError(
       'no configuration', 'command line', 'give --config=dfh'
     )
+  from fedreid_jax.config import validation  # imports JAX, in a second
+
   return validation.validate(_given[0])
 
 
@@ -239,7 +235,10 @@ def parse(default: str | None, argv: list[str]) -> list[str]:
       plugged = [f for f in schema.PLUGGED if PREFIX + f in given]
       named = [f'{field}={given[PREFIX + field]}' for field in plugged]
       config = parsing.change(config, named)
-    fields = schema.fields(schema.plug_ins(config) if spec else ())
+    fields: Mapping[str, Any] = {}
+    # The import of what declares the fields takes a second.
+    if spec or any(arg.startswith('-') for arg in args):
+      fields = schema.fields(schema.plug_ins(config) if spec else ())
     rest, pairs = read_flags(args, FLAGS, fields)
     try:
       parsed.extend(FLAGS([argv[0], *rest]))

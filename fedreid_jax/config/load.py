@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import parsing, recipes, renamed, schema, validation
+from fedreid_jax.config import parsing, recipes, renamed, schema
 from fedreid_jax.core import plugins
 from fedreid_jax.core.options import Field
 from fedreid_jax.data.synthetic import versions
@@ -92,7 +92,14 @@ def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
     raise errors.IntegrityError(
       'no configuration', str(path), 'give the --workdir of a run'
     )
-  return validation.validate(from_json(saved, changes, str(path)))
+  return _validated(from_json(saved, changes, str(path)))
+
+
+def _validated(config: Any) -> Any:
+  # The import of JAX takes a second, and not every command needs it.
+  from fedreid_jax.config import validation
+
+  return validation.validate(config)
 
 
 def change(config: Any, values: Mapping[str, Any]) -> Any:
@@ -114,7 +121,7 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
       raise errors.ConfigError(
         f'{value!r}: {error}', name, 'give a value of its type'
       ) from error
-  return validation.validate(config)
+  return _validated(config)
 
 
 def identity(config: Any) -> Any:

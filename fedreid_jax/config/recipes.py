@@ -1,8 +1,8 @@
 """Loading of recipes from their files."""
 
+import ast
 import functools
 import importlib.util
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,8 +57,11 @@ def missing(file: str) -> errors.ConfigError:
 
 
 def about(file: str) -> str:
-  """Returns the first line of the docstring of a recipe."""
-  return (inspect.getdoc(_load(file)) or '').partition('\n')[0]
+  """Returns the first line of the docstring of a recipe, which is not run."""
+  if (path := find(file)) is None:
+    raise missing(file)
+  docstring = ast.get_docstring(ast.parse(path.read_text()))
+  return (docstring or '').partition('\n')[0]
 
 
 def choices(

@@ -1,6 +1,7 @@
 """`fedreid list`, `--help`, nearest names, and completion in a shell."""
 
 import subprocess
+import sys
 
 import commands
 import pytest
@@ -35,13 +36,28 @@ def test_names_are_those_that_commands_take():
   assert names == list(registry.DATASETS)
 
 
-def test_without_a_word_everything_is_listed():
+def test_without_a_kind_the_named_parts_are_listed():
   code, out, err = commands.launch_program('list')
   assert (code, err) == (0, '')
-  heads = [line for line in out.splitlines() if line[:1].strip()]
-  assert heads == [f'{kind}:' for kind in listing.kinds()]
-  assert '  fedpav ' in out and 'list fields [WORD]' in out
-  assert 'optim.lr' not in out
+  *heads, more = [line for line in out.splitlines() if line[:1].strip()]
+  assert heads == [f'{kind}:' for kind in listing.READ]
+  assert more == 'more: fedreid list datasets|fields|presets|tables [WORD]'
+  assert '  fedpav ' in out and 'optim.lr' not in out
+
+
+def test_the_named_parts_are_listed_without_jax():
+  """Its import takes most of a second."""
+  code = """
+import atexit, sys
+from fedreid_jax.cli import program
+atexit.register(lambda: print('jax' in sys.modules))
+sys.argv = ['fedreid', 'list']
+program.main()
+"""
+  found = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert found.stdout.splitlines()[-1] == 'False'
 
 
 def test_a_wrong_root_is_one_line():
