@@ -38,11 +38,13 @@ class Compiled(NamedTuple):
     measure: the tree is the carries; returns carries.
     data_pass: the tree is the carries; returns carries.
     end: the tree is (carries, client states); returns (uploads, (states, ())).
-      Uploads are stacked, or `Folded` if the method adds them.
+      Uploads are stacked, or `Folded` with the sums of each device, `[devices,
+      ...]`, if the method adds them.
     end_untrained: `end` before round 0.
     sent: `end` with stacked uploads, for their shapes.
     sent_untrained: `sent` before round 0.
-    add: `(Totals, Totals) -> Totals` of two waves; donates the first.
+    add: `(Totals, Totals) -> Totals` of two waves, `[devices, ...]`; donates
+      the first.
     moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
       every client's augmented images at its group's model with its personal
       parameters.
@@ -136,7 +138,7 @@ def _adding_up(
     (shared, _, _), states = replicated
     return fold.add(totals, trees.rows(shared, 0), states, *sent)
 
-  carried = placement.Carried(zeros, add, fold.merge)
+  carried = placement.Carried(zeros, add)
 
   def over(fn: Callable[..., Any], donate: bool = False) -> jax.stages.Wrapped:
     def one(replicated: Any, table: Any, client: Any) -> Any:
@@ -187,7 +189,7 @@ def _on_server(
   cohort = None
   if fold is not None and isinstance(fold.arithmetic, FixedPoint):
     cohort = len(fold.arithmetic.sizes)
-  canonical = functools.partial(_canonical, mesh, cohort)
+  canonical = functools.partial(_canonical, mesh, cohort, fold)
 
   def aggregate(
     server: types.ServerState,
@@ -213,6 +215,7 @@ def _on_server(
 def _canonical(
   mesh: Mesh,
   cohort: int | None,
+  fold: Fold | None,
   uploads: server_round.Received,
   *columns: Array,
 ) -> Any:
@@ -221,12 +224,14 @@ def _canonical(
   Args:
     mesh: devices, each of which gets the rows of all clients.
     cohort: `K`, to which the rows are cut; None keeps the rows of empty lanes.
+    fold: sums of the method, which are added over devices here: once a round.
     uploads: uploads of all lanes.
     *columns: more arrays of all lanes.
   """
   totals = None
   if isinstance(uploads, Folded):
-    totals = uploads.totals
+    assert fold is not None
+    totals = placement.over_devices(fold.merge, mesh)(uploads.totals)
     rows = uploads.uploads, uploads.raw, uploads.far, *columns
   else:
     rows = uploads, *columns
@@ -302,22 +307,25 @@ class _OfClient:
 
 
 def add_waves(fold: Fold | None, totals: Totals, more: Totals) -> Totals:
-  """Returns the sums over the clients of two waves."""
+  """Returns the sums over the clients of two waves on each device."""
   assert fold is not None  # only a method with sums has several waves
-  # As if the waves were two devices of a mesh, by vmap with a named axis.
 
+  # As if the waves were two devices of a mesh, by vmap with a named axis.
   def merged(one: Totals) -> Totals:
     return fold.merge(one, 'waves')
 
-  both = jax.tree.map(lambda *x: jax.numpy.stack(x), totals, more)
-  return trees.rows(jax.vmap(merged, axis_name='waves')(both), 0)
+  def on_device(one: Totals, other: Totals) -> Totals:
+    both = jax.tree.map(lambda *x: jnp.stack(x), one, other)
+    return trees.rows(jax.vmap(merged, axis_name='waves')(both), 0)
+
+  return jax.vmap(on_device)(totals, more)
 
 
-def join(rows: Sequence[Any], totals: Totals, cohort: int) -> Folded:
-  """Returns the uploads of a round, in canonical order and `[K, ...]`.
+def join(rows: Sequence[Any], cohort: int) -> Any:
+  """Returns `(uploads, raw, far)` of a round, in canonical order, `[K, ...]`.
 
   Args:
-    rows: `(uploads, raw, far)` of each wave on the host, `[lanes, ...]`.
+    rows: the same of each wave on the host, `[lanes, ...]`.
   """
 
   def column(*parts: np.ndarray) -> np.ndarray:
@@ -330,8 +338,7 @@ def join(rows: Sequence[Any], totals: Totals, cohort: int) -> Folded:
   index[-1] = -1
   order = np.argsort(np.where(index < 0, np.iinfo(np.int32).max, index))
   order = np.append(order, [-1] * cohort)[:cohort]
-  uploads, raw, far = trees.rows((uploads, raw, far), order)
-  return Folded(uploads, raw, far, totals)
+  return trees.rows((uploads, raw, far), order)
 
 
 def ranks(index: np.ndarray, parts: Sequence[types.ClientTask]) -> np.ndarray:

@@ -160,14 +160,11 @@ def _joined(uploads: Folded, cohort: int, whole: NamedSharding) -> Folded:
     shape = (cohort, *row.shape[1:])
     return jax.ShapeDtypeStruct(shape, row.dtype, sharding=whole)
 
-  def placed(leaf: Any) -> Any:
-    return placement.described(leaf, whole)
-
   return Folded(
     jax.tree.map(every, uploads.uploads),
     jax.tree.map(every, uploads.raw),
     every(uploads.far),
-    jax.tree.map(placed, uploads.totals),
+    uploads.totals,
   )
 
 

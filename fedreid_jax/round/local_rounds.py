@@ -50,6 +50,8 @@ class LocalRounds:
     """Returns the client states and the tasks of all lanes, on devices."""
     lanes, tasks = wave
     here = placement.is_here(self.split, len(lanes)) if store.local else None
+    if placement.is_described(self.split.mesh):
+      here = np.zeros(len(lanes), bool)  # the shapes suffice
     rows = placement.put(store.read(lanes, here), self.split)
     return rows, placement.put(tasks, self.split)
 
@@ -148,14 +150,14 @@ class LocalRounds:
       uploads, rows, sums = more, later, counted
     self._read_ahead(following)
     found.append(keep(uploads, rows, sums))
-    joined = compiled.join([kept for kept, _, _ in found], totals, cohort)
-    ranks = compiled.ranks(
-      np.asarray(joined.uploads.index), [tasks for _, tasks in parts]
-    )
+    joined = compiled.join([kept for kept, _, _ in found], cohort)
+    index = np.asarray(joined[0].index)
+    ranks = compiled.ranks(index, [tasks for _, tasks in parts])
     columns: list[dict[str, np.ndarray]] = [counted for _, _, counted in found]
     sums = {n: np.concatenate([c[n] for c in columns]) for n in columns[0]}
-    placed = placement.put((joined, ranks), self.whole)
-    return *placed, [rows for _, rows, _ in found], sums
+    (kept, raw, far), ranks = placement.put((joined, ranks), self.whole)
+    folded = Folded(kept, raw, far, totals)
+    return folded, ranks, [rows for _, rows, _ in found], sums
 
   def _read_ahead(self, following: Callable[[], Wave | None]) -> None:
     if self.segments.resident is not None:

@@ -141,12 +141,10 @@ class Carried(NamedTuple):
   Attributes:
     zeros: `(replicated, shapes of a first result) -> carry`.
     add: `(replicated, carry, first result) -> (carry, trees to keep)`.
-    merge: `(carry, name of the mesh axis) -> carry` over all devices.
   """
 
   zeros: Callable[..., Tree]
   add: Callable[..., tuple[Tree, Tree]]
-  merge: Callable[[Tree, str], Tree]
 
 
 def fold_clients(
@@ -160,8 +158,8 @@ def fold_clients(
     width: number of clients that are vmapped at a time, as in `over_clients`.
 
   Returns:
-    `(replicated, table [devices * rows, ...], trees [lanes, ...]) -> (carry,
-    (trees to keep [lanes, ...], trees [lanes, ...]))`.
+    `(replicated, table [devices * rows, ...], trees [lanes, ...]) -> (carries
+    [devices, ...], (trees to keep [lanes, ...], trees [lanes, ...]))`.
   """
 
   def on_device(
@@ -187,9 +185,24 @@ def fold_clients(
       carry, found = jax.lax.scan(step, carry, clients)
     else:
       carry, found = _in_groups(together, carry, clients, width)
-    return carried.merge(carry, AXIS), found
+    return jax.tree.map(lambda leaf: leaf[None], carry), found
 
-  return _on_devices(on_device, mesh, (P(), P(AXIS)))
+  return _on_devices(on_device, mesh, P(AXIS))
+
+
+def over_devices(fn: Callable[[Tree, str], Tree], mesh: Mesh) -> Any:
+  """Returns `carries [devices, ...] -> carry` of a sum over devices.
+
+  Args:
+    fn: `(carry of a device, name of the mesh axis) -> carry` of all devices.
+  """
+
+  def on_device(carries: Tree) -> Tree:
+    return fn(trees.rows(carries, 0), AXIS)
+
+  return jax.shard_map(
+    on_device, mesh=mesh, in_specs=P(AXIS), out_specs=P(), check_vma=False
+  )
 
 
 def _in_groups(

@@ -107,10 +107,10 @@ def test_places_without_a_client_are_empty():
       indices, {}, images, indices * 0 + 1, indices >= 0, {}
     ), (), indices >= 0  # fmt: skip
 
-  found = compiled.join([wave(4, -1), wave(2, 7)], (), 6).uploads
+  found = compiled.join([wave(4, -1), wave(2, 7)], 6)[0]
   assert found.index.tolist() == [2, 4, 7, -1, -1, -1]
   assert found.num_examples.tolist() == [12, 14, 17, 0, 0, 0]
-  found = compiled.join([wave(4, -1), wave(2, 7)], (), 2).uploads
+  found = compiled.join([wave(4, -1), wave(2, 7)], 2)[0]
   assert found.index.tolist() == [2, 4]
 
 

@@ -279,14 +279,13 @@ class Fold(NamedTuple):
 
   def merge(self, totals: Totals, axis: str) -> Totals:
     """Returns the sums over the clients of all devices along a mesh axis."""
+    sums = jax.lax.psum(totals.sums, axis)
+    if not totals.first:  # nobody reads the position then
+      return Totals(totals.limits, sums, jnp.int32(_NEVER), {})
     drawn = jax.lax.pmin(totals.drawn, axis)
     chosen = (totals.drawn == drawn) & (drawn < _NEVER)
-    return Totals(
-      totals.limits,
-      jax.lax.psum(totals.sums, axis),
-      drawn,
-      arithmetic.pick(totals.first, chosen, axis),
-    )
+    first = arithmetic.pick(totals.first, chosen, axis)
+    return Totals(totals.limits, sums, drawn, first)
 
   def read(self, totals: Totals) -> Terms:
     """Returns the sums as float32."""
