@@ -25,6 +25,7 @@ _NAME = flags.DEFINE_string('name', None, 'Name of the weights.', required=True)
 _FIELDS = {
   'convnet': ('name', 'features'),
   'resnet18': ('name', 'width', 'small_stem'),
+  'vit': ('name',),  # of the size tiny
 }
 
 _PAGE = """# {name}

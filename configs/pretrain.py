@@ -7,16 +7,16 @@ backbone by its name, `--config.model.pretrained=convnet-synthetic`; `python -m
 benchmarks.publish_weights` writes it with its card.
 
   fedreid train pretrain[:smoke]
-  fedreid train pretrain:network=resnet18
+  fedreid train pretrain:network=resnet18|vit
 """
 
 from fedreid_jax.config import parsing, presets
 
-NETWORKS = ('convnet', 'resnet18')
+NETWORKS = ('convnet', 'resnet18', 'vit')
 
 
 def get_config(arg: str | None = None):
-  """Returns the recipe; `arg` is `PRESET[,network=resnet18][,key=value...]`."""
+  """Returns the recipe; `arg` is `PRESET[,network=NAME][,key=value...]`."""
   given = parsing.argument(arg, presets.PRETRAINING, network=NETWORKS)
   c = presets.base('pretrain', ('fedpav',))
   c.data.client_split = 'centralised'

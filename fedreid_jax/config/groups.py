@@ -532,8 +532,10 @@ class Model:
     bool, 'whether the identity classifier has a bias'
   ] = False
   dtype: Annotated[
-    DType, 'type of computation; parameters, statistics and losses are float32'
-  ] = 'float32'
+    DType,
+    'type of computation: auto is bfloat16 on a TPU or GPU and float32 on a '
+    'CPU; parameters, statistics and losses are float32',
+  ] = 'auto'
   tune: Annotated[
     Literal['', 'lora', 'adapter'],
     'parameters that are added to the kernels of the backbone, which is not '
@@ -554,8 +556,8 @@ class Model:
   pretrained: Annotated[
     str,
     "name of weights of this package ('convnet-synthetic', "
-    "'resnet18-synthetic'), or path of a .safetensors file, also of "
-    'torchvision, timm, torchreid and others (docs/export.md)',
+    "'resnet18-synthetic', 'vit-synthetic'), or path of a .safetensors file, "
+    'also of torchvision, timm, torchreid and others (docs/export.md)',
   ] = ''
 
 

@@ -1,5 +1,6 @@
 """Builds networks from configurations, and wraps them as pure functions."""
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -39,7 +40,7 @@ VariantName = Literal[
   'deen',
   'lba',
 ]
-DType = Literal['float32', 'bfloat16']
+DType = Literal['auto', 'float32', 'bfloat16']
 
 
 class Variant(NamedTuple):
@@ -81,6 +82,17 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
+def dtype(chosen: str, platform: str) -> str:
+  """Returns the type of computation of `model.dtype` on a platform of JAX.
+
+  bfloat16 takes half of the memory, and the units of a TPU or GPU for products
+  compute it faster; a CPU without such units gains nothing.
+  """
+  if chosen != 'auto':
+    return chosen
+  return 'float32' if platform == 'cpu' else 'bfloat16'
+
+
 def build(
   config: Any,
   num_classes: int,
@@ -98,6 +110,9 @@ def build(
   Raises:
     ConfigError: if the variant, the norm or the module does not fit.
   """
+  # Also for plug-ins, which get the configuration.
+  config = copy.deepcopy(config)
+  config.dtype = dtype(config.dtype, jax.default_backend())
   network = reid.ReIDNet(
     _backbone(config, num_classes, options or {}, variant_options or {}),
     num_classes,
@@ -122,7 +137,7 @@ def _backbone(
   options: Mapping[str, Any],
   variant_options: Mapping[str, Any],
 ) -> nn.Module:
-  variant, dtype = VARIANTS[config.variant], DTYPES[config.dtype]
+  variant, kind = VARIANTS[config.variant], DTYPES[config.dtype]
   is_resnet = config.name in resnet.DEPTHS
   unchanged = not (variant.plugins or variant.backbone)
   plain = unchanged and (is_resnet or config.name == 'convnet')
@@ -142,7 +157,7 @@ def _backbone(
     )
   rule = None
   if variant.plugins:
-    rule = variant.plugins(dtype, num_classes, variant_options)
+    rule = variant.plugins(kind, num_classes, variant_options)
   if is_resnet:
     make = variant.backbone or resnet.ResNet
     return make(
@@ -150,13 +165,13 @@ def _backbone(
       config.width,
       config.small_stem,
       config.last_stride,
-      dtype,
+      kind,
       config.modality_specific_stages,
       rule,
       config.norm,
     )
   if config.name == 'convnet':
-    return convnet.ConvNet(tuple(config.features), dtype, rule, config.norm)
+    return convnet.ConvNet(tuple(config.features), kind, rule, config.norm)
   if rule:
     raise errors.ConfigError(
       f'{config.name} has no variants', 'model.variant', "set it to 'plain'"

@@ -72,7 +72,7 @@ def test_no_other_list_has_the_choices_of_a_field():
     ('dns.variant', dns.DOMAINS),
     ('evaluation.protocol', ['', *protocols.PROTOCOLS]),
     ('local.sampler', sampling.SAMPLERS),
-    ('model.dtype', networks.DTYPES),
+    ('model.dtype', ['auto', *networks.DTYPES]),
     (
       'model.name',
       [*resnet.DEPTHS, 'convnet', *plugins.available(backbones)],

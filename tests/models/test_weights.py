@@ -139,7 +139,8 @@ def test_published_weights_have_a_card_and_are_small(name):
   assert path.stat().st_size < 5e6
   page = path.with_suffix('.md').read_text()
   # The files were written when the command had its first name.
-  recipe = about['command'].partition('configs/')[2].replace('.py', '')
+  recipe = about['command'].removeprefix('fedreid train ')
+  recipe = recipe.rpartition('configs/')[2].replace('.py', '')
   assert f'`fedreid train {recipe}`' in page and weights.settings(path) in page
   tensors = safetensors_numpy.load_file(path)
   assert all(np.isfinite(x).all() for x in tensors.values())

@@ -1,5 +1,8 @@
 """Programs of a round that are compiled and not run."""
 
+import importlib.util
+import re
+
 import commands
 import jax
 import pytest
@@ -8,6 +11,8 @@ from fedreid_jax import errors
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.training.reports import topology
 
+CLIENTS = 3  # of the preset `smoke`
+ROWS = 4096  # bytes of the numbers of single clients
 TEXT = """
   %a = f32[10,20]{1,0} all-reduce(f32[10,20]{1,0} %x), replica_groups={}
   %b = (bf16[4]{0}, s32[]) all-gather-start(bf16[1]{0} %y), dimensions={0}
@@ -48,6 +53,71 @@ def test_a_round_is_compiled_for_all_devices():
   by_name = {row.name: row for row in rows}
   assert by_name['training'].flops > 1e6
   assert all(sum(row.memory) > 0 for row in rows)
+
+
+WIDE = re.compile(r'\b[fsuc](64|128)\[')
+HOST = re.compile(r'infeed|outfeed|host_callback|= .* (send|recv)\(')
+POD = pytest.param(
+  'v5e:2x4',
+  marks=pytest.mark.skipif(
+    not importlib.util.find_spec('libtpu'), reason='needs fedreid_jax[tpu]'
+  ),
+)
+
+
+def compiled(recipe, topology_):
+  config = validation.validate(recipes.recipe(recipe, ''))
+  return topology.compiled(config, topology_)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('pod', ['cpu:8', POD])
+@pytest.mark.parametrize('recipe', ['fedpav', 'dfh', 'fedreid'])
+def test_facts_of_a_round_on_a_pod(recipe, pod):
+  made, cost, _ = compiled(f'{recipe}:smoke', pod)
+  texts = {name: one.as_text() for name, one in made.items()}
+  for name, text in texts.items():
+    assert not HOST.search(text), name
+    # XLA on a CPU counts the steps of a loop in 64 bits.
+    assert pod.startswith('cpu') or not WIDE.search(text), name
+  found = {name: topology.collectives(text) for name, text in texts.items()}
+  # Clients train, and their uploads are added, without one.
+  assert {n for n, kinds in found.items() if kinds} == {'aggregation'}
+  # A sum in fixed point has two integers for each parameter.
+  number, size = map(sum, zip(*found['aggregation'].values(), strict=True))
+  shared = cost.sent['up']['model'] / CLIENTS
+  assert 2 * shared <= size < 2.2 * shared + ROWS
+  # The compiler for TPUs joins the sums. Two more are of the few numbers that
+  # the server has of each client.
+  assert pod.startswith('cpu') or number <= 3
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_device_does_not_grow_with_the_clients():
+  def need(clients):
+    made, _, _ = compiled(
+      'fedpav:smoke,data.sources=("plaza",),data.client_split=iid,'
+      'data.identities=64,execution.image_budget_mb=0.05,'
+      f'data.num_clients={clients}',
+      'cpu:8',
+    )
+    return {
+      name: sum(topology.costs.of_memory(one)) for name, one in made.items()
+    }
+
+  few, many = need(32), need(128)
+  for name in ('start', 'training', 'uploads'):
+    assert many[name] <= 1.1 * few[name], name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+  not importlib.util.find_spec('jax_cuda12_plugin'), reason='needs CUDA'
+)
+def test_a_round_is_compiled_for_gpus():
+  made, _, device = compiled('fedpav:smoke', 'h100:2x8')
+  assert device.device_kind in topology.CHIPS
+  assert topology.collectives(made['aggregation'].as_text())
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import features
+from fedreid_jax.models import networks
 from fedreid_jax.training import build, evaluation, named_models, source_stats
 from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process
@@ -113,7 +114,8 @@ def load(
     )
   models = [{n: np.asarray(x) for n, x in one[name].items()} for one in tested]
   chosen = copy.deepcopy(config)
-  chosen.model.dtype = dtype = dtype or config.model.dtype
+  dtype = dtype or networks.dtype(config.model.dtype, jax.default_backend())
+  chosen.model.dtype = dtype
   # A file has the whole network, with added parameters in its kernels.
   shape = federation.image_shape
   whole = [build.merged(config, one, shape) for one in models]

@@ -6,6 +6,7 @@ have the published numbers of images and persons of their data sets, and no
 image is read.
 """
 
+import copy
 import os
 import re
 from collections import Counter
@@ -21,6 +22,7 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import augment, load
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.federation import Federation
+from fedreid_jax.models import networks
 from fedreid_jax.round import costs, placement
 from fedreid_jax.training import build, engine
 
@@ -36,13 +38,40 @@ class Chip(NamedTuple):
   bandwidth: float  # bytes of its memory
 
 
+class Gpu(NamedTuple):
+  """The properties of a GPU for which XLA compiles without one."""
+
+  kind: str  # `device_kind`
+  major: int  # of the compute capability, whose minor is 0
+  cores: int  # streaming multiprocessors
+  shared: int  # bytes of shared memory of a core
+  cache: int  # bytes of the second level
+  ghz: float
+  chip: Chip
+
+
+# From the pages of NVIDIA on these GPUs with SXM, without sparsity.
+GPUS = {
+  'a100': Gpu(
+    *('NVIDIA A100-SXM4-80GB', 8, 108, 167936, 40 * 2**20, 1.41),
+    Chip(80 * GIB, 312e12, 2039e9),
+  ),
+  'h100': Gpu(
+    *('NVIDIA H100 80GB HBM3', 9, 132, 233472, 50 * 2**20, 1.98),
+    Chip(80 * GIB, 989e12, 3352e9),
+  ),
+  'h200': Gpu(
+    *('NVIDIA H200', 9, 132, 233472, 50 * 2**20, 1.98),
+    Chip(141 * 10**9, 989e12, 4800e9),
+  ),
+}
 # By `device_kind`, from the pages of Google Cloud on TPU versions.
 CHIPS = {
   'TPU v4': Chip(32 * GIB, 275e12, 1228e9),
   'TPU v5 lite': Chip(16 * GIB, 197e12, 819e9),
   'TPU v5': Chip(95 * GIB, 459e12, 2765e9),
   'TPU v6 lite': Chip(32 * GIB, 918e12, 1640e9),
-}
+} | {gpu.kind: gpu.chip for gpu in GPUS.values()}
 COLLECTIVES = (
   *('all-reduce', 'all-gather', 'reduce-scatter'),
   *('collective-permute', 'all-to-all'),
@@ -67,7 +96,7 @@ class Program(NamedTuple):
 
 
 def devices(topology: str) -> Sequence[Any]:
-  """Returns the devices of 'v5e:4x8' or 'cpu:8', for example.
+  """Returns the devices of 'v5e:4x8', 'h100:2x8' or 'cpu:8', for example.
 
   Raises:
     ConfigError: for an unknown topology, or without its compiler.
@@ -85,16 +114,55 @@ def devices(topology: str) -> Sequence[Any]:
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
   from jax.experimental import topologies
 
+  given: dict[str, Any] = {'platform': 'tpu', 'topology_name': topology}
+  extra = 'tpu'
+  if kind in GPUS:
+    given, extra = _of_gpus(GPUS[kind], size), 'cuda12'
   try:
-    found = topologies.get_topology_desc(platform='tpu', topology_name=topology)
-  except Exception as error:  # of libtpu, or a missing module
+    found = topologies.get_topology_desc(**given)
+  except Exception as error:  # of the compiler, or a missing module
     text = str(error).splitlines()[0]
     raise errors.ConfigError(
       f'no topology {topology!r}: {text}',
       '--topology',
-      "pip install 'fedreid_jax[tpu]', and give v5e:2x4 for example",
+      f"pip install 'fedreid_jax[{extra}]', and give v5e:2x4 or h100:8 for "
+      'example',
     ) from error
   return found.devices
+
+
+def _of_gpus(gpu: Gpu, size: str) -> dict[str, Any]:
+  """Returns the arguments of a topology of 'HOSTS x GPUS' or 'GPUS'."""
+  hosts, _, each = size.rpartition('x')
+  # Parts of the network, hosts of a part, and GPUs of a host.
+  shape = f'{hosts or 1}x1x{each}'
+  fields = {
+    **{'threads_per_block_limit': 1024, 'threads_per_warp': 32},
+    **{'shared_memory_per_block': 49152, 'threads_per_core_limit': 2048},
+    **{'block_dim_limit_x': 2**31 - 1, 'block_dim_limit_y': 65535},
+    **{'block_dim_limit_z': 65535, 'registers_per_core_limit': 65536},
+    'registers_per_block_limit': 65536,
+    'fpus_per_core': 64 if gpu.major == 8 else 128,
+    'shared_memory_per_core': gpu.shared,
+    'shared_memory_per_block_optin': gpu.shared - 1024,
+    'core_count': gpu.cores,
+    'memory_bandwidth': int(gpu.chip.bandwidth),
+    'l2_cache_size': gpu.cache,
+    'clock_rate_ghz': gpu.ghz,
+    'device_memory_size': int(gpu.chip.memory),
+  }
+  lines = ' '.join(f'{name}: {value}' for name, value in fields.items())
+  target = (
+    f'gpu_device_info {{ {lines} cuda_compute_capability {{ major: '
+    f'{gpu.major} }} }} platform_name: "CUDA" dnn_version_info {{ major: 9 '
+    f'minor: 8 }} device_description_str: "{gpu.kind}"'
+  )
+  return {
+    'platform': 'cuda',
+    'topology_name': shape,
+    'topology': shape,
+    'target_config': target,
+  }
 
 
 def described(config) -> Federation:
@@ -134,6 +202,18 @@ def _no_images() -> Any:
 
 
 def programs(config, topology: str) -> tuple[list[Program], costs.Costs, Any]:
+  """Returns the figures of the programs of a round, its costs and a device.
+
+  Raises:
+    ConfigError: as `devices` and `described`.
+  """
+  made, cost, device = compiled(config, topology)
+  return [_program(name, one) for name, one in made.items()], cost, device
+
+
+def compiled(
+  config, topology: str
+) -> tuple[dict[str, jax.stages.Compiled], costs.Costs, Any]:
   """Compiles a round; returns its programs, its costs and a device.
 
   Raises:
@@ -149,6 +229,8 @@ def programs(config, topology: str) -> tuple[list[Program], costs.Costs, Any]:
       held_out=config.evaluation.validation,
     )
   columns = max(c.num_identities for c in federation.clients)
+  config = copy.deepcopy(config)
+  config.model.dtype = networks.dtype(config.model.dtype, found[0].platform)
   model = build.network(config, columns, federation.image_shape)
   mesh = placement.make_mesh(min(len(found), len(federation.clients)), found)
   executor = engine.make_executor(
@@ -162,8 +244,7 @@ def programs(config, topology: str) -> tuple[list[Program], costs.Costs, Any]:
   variables = jax.eval_shape(model.init, jax.random.key(config.seed))
   server, store = executor.init(variables)
   made, cost = executor.compiled(server, store)
-  rows = [_program(name, one) for name, one in made.compiled.items()]
-  return rows, cost, found[0]
+  return made.compiled, cost, found[0]
 
 
 def _program(name: str, one: Any) -> Program:
