@@ -244,8 +244,9 @@ class Execution:
   store: Annotated[
     Literal['auto', 'memory', 'disk'],
     Mark.REPORTING,
-    'states of the clients between rounds: auto keeps them in memory for at '
-    'most 1,024 clients and 2 GiB, otherwise in files of the work directory',
+    'states of the clients between rounds: auto keeps them in memory for one '
+    'process and at most 1,024 clients and 2 GiB, otherwise in files of the '
+    'work directory',
   ] = 'auto'
   image_budget_mb: Annotated[
     NonNegative,

@@ -1,7 +1,7 @@
 """The states of the clients of a run, in memory or in files.
 
-A small federation has all states in memory, and a checkpoint has them as one
-array per leaf. In a large federation every process writes the rows of the
+A small federation in one process has all states in memory, and a checkpoint has
+them as one array per leaf. Otherwise every process writes the rows of the
 clients that it ran (`client_files`), and a checkpoint has an index of these
 files. Both give the same bits, and a run can be resumed with the other choice.
 """
@@ -22,7 +22,8 @@ from fedreid_jax.training.files import atomic, checkpoint, client_files, steps
 from fedreid_jax.training.files.client_files import ClientFiles, Index
 from fedreid_jax.training.processes import peers
 
-# `execution.store='auto'` keeps states in memory up to both of these limits.
+# `execution.store='auto'` keeps states of one process in memory up to both of
+# these limits. Several processes would send each other all states.
 MEMORY_CLIENTS = 1024
 MEMORY_BYTES = 2 * 2**30
 _RECORD = np.dtype(
@@ -40,7 +41,8 @@ def on_disk(rule: str, store: ClientStore) -> bool:
     return False
   if rule == 'auto':
     all_bytes = len(store) * store.row_bytes
-    return len(store) > MEMORY_CLIENTS or all_bytes > MEMORY_BYTES
+    many = len(store) > MEMORY_CLIENTS or all_bytes > MEMORY_BYTES
+    return many or jax.process_count() > 1
   return rule == 'disk'
 
 
