@@ -56,10 +56,13 @@ if place:
 """
 
 
-def start(processes, workdir, rounds, store='disk', **execution):
+def start(
+  processes, workdir, rounds, store='disk', devices=1, more=None, **execution
+):
   """Runs processes together; returns what each of them has printed."""
   execution |= {'store': store}
   fields = {f'execution.{name}': value for name, value in execution.items()}
+  fields |= more or {}
   with socket.socket() as probe:
     probe.bind(('127.0.0.1', 0))
     port = probe.getsockname()[1]
@@ -72,7 +75,8 @@ def start(processes, workdir, rounds, store='disk', **execution):
         *(str(workdir), str(rounds), json.dumps(fields)),
       ],
       env=os.environ
-      | {'JAX_NUM_CPU_DEVICES': '1', 'JAX_COMPILATION_CACHE_DIR': cache}
+      | {'JAX_NUM_CPU_DEVICES': str(devices)}
+      | {'JAX_COMPILATION_CACHE_DIR': cache}
       | {'PYTHONPATH': str(ROOT)},
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
@@ -108,6 +112,23 @@ def test_waves_of_two_processes_have_the_digest_of_one(tmp_path):
   cut = {'image_budget_mb': 1e-3}
   for found in start(2, tmp_path / 'cut', 2, **cut):
     assert found == whole
+
+
+@pytest.mark.slow
+def test_four_processes_of_two_devices_have_the_digest_of_one(tmp_path):
+  """They keep the states of their clients in files, the single one does not."""
+  many = {
+    'data.sources': ('plaza',),
+    'data.client_split': 'iid',
+    'data.num_clients': 11,
+  }
+  (whole,) = start(1, tmp_path / 'whole', 2, store='auto', more=many)
+  assert len(whole) == 1 + 11
+  cut = tmp_path / 'cut'
+  for found in start(4, cut, 2, store='auto', devices=2, more=many):
+    assert found == whole
+  assert len({*(cut / 'checkpoints/clients').iterdir()}) >= 4
+  assert not (tmp_path / 'whole/checkpoints/clients').exists()
 
 
 @pytest.mark.parametrize('is_first, sees', [(1, 1), (0, 1), (0, 0), (1, 0)])
