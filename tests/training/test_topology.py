@@ -21,6 +21,37 @@ TEXT = """
 """
 
 
+# In `S(1)` are arrays on the chip. Only the fusion, the copy, the slice and the
+# body of the loop move bytes.
+MOVES = """
+%fused (p: bf16[8]) -> bf16[8] {
+  %p = bf16[8]{0} parameter(0)
+  ROOT %q = bf16[8]{0} negate(%p)
+}
+
+%body (s: f32[6]) -> f32[6] {
+  %s = f32[6]{0} parameter(0)
+  ROOT %t = f32[6]{0:T(8)S(1)} multiply(%s, %s)
+}
+
+ENTRY %main (a: bf16[8], b: f32[6]) -> bf16[8] {
+  %a = bf16[8]{0:T(8)} parameter(0)
+  %b = f32[6]{0} parameter(1)
+  %c = (bf16[8]{0:T(8)S(1)}, bf16[8]{0:T(8)}, u32[]) copy-start(%a)
+  %d = bf16[8]{0:T(8)S(1)} copy-done(%c)
+  %e = ((bf16[8]{0}), bf16[4]{0:T(8)S(1)}, s32[]) slice-start(%a), slice={[0:4]}
+  %f = bf16[4]{0:T(8)S(1)} slice-done(%e)
+  %w = f32[6]{0} while(%b), condition=%c0, body=%body
+  ROOT %g = bf16[8]{0} fusion(%d, %a), kind=kLoop, calls=%fused
+}
+"""
+
+
+def test_bytes_between_a_chip_and_its_memory():
+  copy, slice_, body, fusion = 2 * 8, 2 * 4, 4 * 6, 2 * (8 + 8)
+  assert topology.moved(MOVES) == copy + slice_ + body + fusion
+
+
 def test_collectives_are_counted_with_their_bytes():
   assert topology.collectives(TEXT) == {
     'all-reduce': (2, 800 + 8),

@@ -79,7 +79,20 @@ COLLECTIVES = (
 _CALL = re.compile(
   rf'= (?P<shape>.*?) (?P<kind>{"|".join(COLLECTIVES)})(-start)?\('
 )
-_ARRAY = re.compile(r'(pred|[a-z]+\d+)\[([\d,]*)\]')
+_ARRAY = re.compile(r'(pred|[a-z]+\d+)\[([\d,]*)\](?:\{([^}]*)\})?')
+_NAME = re.compile(r'%[\w.\-]+')
+_COMPUTATION = re.compile(r'(?:ENTRY )?(%[\w.\-]+) \(.*\{$')
+_INNER = re.compile(r'(?:calls|to_apply)=(%[\w.\-]+)')
+_OPERATION = re.compile(
+  r'\s+(?:ROOT )?(%[\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)'
+)
+# Operations that move nothing, or whose arrays those that use them move.
+_VIEWS = (
+  *('parameter', 'tuple', 'get-tuple-element', 'bitcast', 'constant'),
+  *('while', 'conditional', 'call'),
+)
+# In the layout of an array that is in a memory on the chip.
+_ON_CHIP = 'S('
 _BITS = re.compile(r'\d+')
 
 
@@ -90,7 +103,7 @@ class Program(NamedTuple):
   memory: costs.Memory
   code: int  # bytes
   flops: float  # bodies of loops count once
-  moved: float  # bytes between the chip and its memory, likewise
+  moved: float  # bytes between the chip and its large memory, likewise
   seconds: float  # estimate of the compiler, likewise
   collectives: dict[str, tuple[int, int]]  # (number, bytes) by kind
 
@@ -250,14 +263,56 @@ def compiled(
 def _program(name: str, one: Any) -> Program:
   memory = costs.of_memory(one)
   stats, counted = one.memory_analysis(), one.cost_analysis() or {}
+  text = one.as_text()
   return Program(
     name,
     memory or costs.Memory(0, 0, 0),
     getattr(stats, 'generated_code_size_in_bytes', 0),
     counted.get('flops', 0.0),
-    counted.get('bytes accessed', 0.0),
+    moved(text) if _ON_CHIP in text else counted.get('bytes accessed', 0.0),
     counted.get('optimal_seconds', 0.0),
-    collectives(one.as_text()),
+    collectives(text),
+  )
+
+
+def moved(text: str) -> int:
+  """Returns the bytes that a program reads from and writes to large memory.
+
+  The compiler's figure for a TPU also has the bytes of arrays in the memory on
+  the chip, where most activations of a small batch are, and counts a copy
+  between the two at both ends.
+  """
+  # Operations inside a fusion move nothing themselves.
+  inner = {*_INNER.findall(text)}
+  total, outer = 0, False
+  shapes: dict[str, str] = {}
+  for line in text.splitlines():
+    if head := _COMPUTATION.match(line):
+      outer = head[1] not in inner
+    elif outer and (found := _OPERATION.match(line)):
+      name, shape, kind, rest = found.groups()
+      shapes[name] = shape
+      used = {*_NAME.findall(rest.partition('), ')[0])}
+      total += _moved_by(kind, shape, [shapes.get(x, '') for x in used])
+  return total
+
+
+def _moved_by(kind: str, shape: str, operands: Sequence[str]) -> int:
+  if kind in _VIEWS or kind.endswith('-done'):
+    return 0
+  if kind.endswith('-start'):
+    # A copy or slice; the two arrays are its ends, in either order.
+    ends = _ARRAY.findall(shape)[:2]
+    outside = sum(_ON_CHIP not in layout for *_, layout in ends)
+    return outside * min((_bytes(*end[:2]) for end in ends), default=0)
+  return sum(_in_memory(one) for one in (shape, *operands))
+
+
+def _in_memory(shape: str) -> int:
+  return sum(
+    _bytes(kind, size)
+    for kind, size, layout in _ARRAY.findall(shape)
+    if _ON_CHIP not in layout
   )
 
 
@@ -268,7 +323,7 @@ def collectives(text: str) -> dict[str, tuple[int, int]]:
   for found in _CALL.finditer(text):
     number[found['kind']] += 1
     size[found['kind']] += sum(
-      _bytes(kind, shape) for kind, shape in _ARRAY.findall(found['shape'])
+      _bytes(kind, shape) for kind, shape, _ in _ARRAY.findall(found['shape'])
     )
   return {kind: (number[kind], size[kind]) for kind in number}
 
