@@ -21,8 +21,8 @@ TEXT = """
 """
 
 
-# In `S(1)` are arrays on the chip. Only the fusion, the copy, the slice and the
-# body of the loop move bytes.
+# In `S(1)` are arrays on the chip. Only the fusions, the copy, the slice and
+# the body of the loop move bytes.
 MOVES = """
 %fused (p: bf16[8]) -> bf16[8] {
   %p = bf16[8]{0} parameter(0)
@@ -42,14 +42,16 @@ ENTRY %main (a: bf16[8], b: f32[6]) -> bf16[8] {
   %e = ((bf16[8]{0}), bf16[4]{0:T(8)S(1)}, s32[]) slice-start(%a), slice={[0:4]}
   %f = bf16[4]{0:T(8)S(1)} slice-done(%e)
   %w = f32[6]{0} while(%b), condition=%c0, body=%body
+  %t = u8[1000]{0} parameter(2)
+  %h = u8[10]{0:S(1)} fusion(%t), kind=kCustom, calls=%gathered
   ROOT %g = bf16[8]{0} fusion(%d, %a), kind=kLoop, calls=%fused
 }
 """
 
 
 def test_bytes_between_a_chip_and_its_memory():
-  copy, slice_, body, fusion = 2 * 8, 2 * 4, 4 * 6, 2 * (8 + 8)
-  assert topology.moved(MOVES) == copy + slice_ + body + fusion
+  copy, slice_, body, rows, fusion = 2 * 8, 2 * 4, 4 * 6, 10, 2 * (8 + 8)
+  assert topology.moved(MOVES) == copy + slice_ + body + rows + fusion
 
 
 def test_collectives_are_counted_with_their_bytes():

@@ -20,7 +20,7 @@ from fedreid_jax import errors
 
 # Operations whose results a step keeps for its backward pass.
 _KEPT = ('conv_general_dilated', 'dot_general')
-_IMAGES = 4  # devices also hold models, activations and uploads
+IMAGES = 4  # devices also hold models, activations and uploads
 _CGROUPS = (
   '/sys/fs/cgroup/memory.max',
   '/sys/fs/cgroup/memory/memory.limit_in_bytes',
@@ -61,7 +61,7 @@ def of_images() -> int:
   """
   # Devices of CPU cores divide the memory of the host.
   share = host_memory() // jax.local_device_count()
-  return min(device_memory(), share) // _IMAGES
+  return min(device_memory(), share) // IMAGES
 
 
 def cost(

@@ -25,6 +25,7 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.models import networks
 from fedreid_jax.round import costs, placement
 from fedreid_jax.training import build, engine
+from fedreid_jax.training.reports import budget
 
 GIB = 2**30
 IMAGES = 10  # of a person, where the number of images is not published
@@ -91,6 +92,7 @@ _VIEWS = (
   *('parameter', 'tuple', 'get-tuple-element', 'bitcast', 'constant'),
   *('while', 'conditional', 'call'),
 )
+_GATHERS = 'gather', 'dynamic-slice'
 # In the layout of an array that is in a memory on the chip.
 _ON_CHIP = 'S('
 _BITS = re.compile(r'\d+')
@@ -244,6 +246,10 @@ def compiled(
   columns = max(c.num_identities for c in federation.clients)
   config = copy.deepcopy(config)
   config.model.dtype = networks.dtype(config.model.dtype, found[0].platform)
+  chip = CHIPS.get(found[0].device_kind)
+  if chip and not config.execution.image_budget_mb:
+    share = chip.memory / budget.IMAGES
+    config.execution.image_budget_mb = share / 2**20
   model = build.network(config, columns, federation.image_shape)
   mesh = placement.make_mesh(min(len(found), len(federation.clients)), found)
   executor = engine.make_executor(
@@ -293,11 +299,16 @@ def moved(text: str) -> int:
       name, shape, kind, rest = found.groups()
       shapes[name] = shape
       used = {*_NAME.findall(rest.partition('), ')[0])}
-      total += _moved_by(kind, shape, [shapes.get(x, '') for x in used])
+      arrays = [_in_memory(shapes.get(x, '')) for x in used]
+      # A gather reads as many rows of its largest operand as it returns.
+      if kind in _GATHERS or 'kind=kCustom' in rest:
+        written = sum(_bytes(*one[:2]) for one in _ARRAY.findall(shape))
+        arrays = [min(size, written) for size in arrays]
+      total += _moved_by(kind, shape, sum(arrays))
   return total
 
 
-def _moved_by(kind: str, shape: str, operands: Sequence[str]) -> int:
+def _moved_by(kind: str, shape: str, read: int) -> int:
   if kind in _VIEWS or kind.endswith('-done'):
     return 0
   if kind.endswith('-start'):
@@ -305,7 +316,7 @@ def _moved_by(kind: str, shape: str, operands: Sequence[str]) -> int:
     ends = _ARRAY.findall(shape)[:2]
     outside = sum(_ON_CHIP not in layout for *_, layout in ends)
     return outside * min((_bytes(*end[:2]) for end in ends), default=0)
-  return sum(_in_memory(one) for one in (shape, *operands))
+  return _in_memory(shape) + read
 
 
 def _in_memory(shape: str) -> int:
