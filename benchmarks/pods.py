@@ -36,9 +36,11 @@ def measured(recipe: str, pod: str) -> dict[str, Any]:
   try:
     config = validation.validate(recipes.recipe(recipe, ''))
     rows, _, device = topology.programs(config, pod)
-  except errors.FedReIDError as error:
-    return given | {'error': error.line()}
-  chip = topology.CHIPS[device.device_kind]
+  except Exception as error:  # compilers raise any
+    known = isinstance(error, errors.FedReIDError)
+    line = error.line() if known else str(error).splitlines()[0]
+    return given | {'error': line}
+  chip = topology.CHIPS[device.device_kind]  # of a pod, not of cpu:N
   largest = max(rows, key=lambda row: sum(row.memory) + row.code)
   (step,) = (row for row in rows if row.name == 'training')
   found = [x for row in rows for x in row.collectives.values()]
@@ -85,7 +87,7 @@ def main(argv: Sequence[str]) -> None:
   del argv
   out = Path(_OUT.value)
   lines = out.read_text().splitlines() if out.exists() else []
-  rows = [json.loads(line) for line in lines]
+  rows = [row for row in map(json.loads, lines) if 'error' not in row]
   done = {(row['recipe'], row['pod']) for row in rows}
   for pod in _TOPOLOGIES.value:
     for recipe in _RECIPES.value:

@@ -88,7 +88,7 @@ def make(
     config,
     2,
     'global',
-    config.model.dtype,
+    networks.dtype(config.model.dtype, 'cpu'),
     *embedding.trace(function, variables, shape),
     functools.partial(extract, variables),
   )

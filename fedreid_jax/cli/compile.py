@@ -108,6 +108,5 @@ def _check(rows, chip) -> None:
       f'{largest.name} needs {need / 1e9:.1f} GB of a chip with '
       f'{chip.memory / 1e9:.1f}',
       '--topology',
-      'lower local.batch, execution.width or execution.image_budget_mb, or set '
-      'model.dtype=bfloat16',
+      'lower local.batch, execution.width or execution.image_budget_mb',
     )

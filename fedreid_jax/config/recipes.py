@@ -60,7 +60,7 @@ def about(file: str) -> str:
   """Returns the first line of the docstring of a recipe, which is not run."""
   if (path := find(file)) is None:
     raise missing(file)
-  docstring = ast.get_docstring(ast.parse(path.read_text()))
+  docstring = ast.get_docstring(ast.parse(path.read_bytes()))
   return (docstring or '').partition('\n')[0]
 
 

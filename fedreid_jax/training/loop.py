@@ -16,6 +16,7 @@ from fedreid_jax.config import load, parsing, schema, validation
 from fedreid_jax.core import types
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
+from fedreid_jax.models import networks
 from fedreid_jax.round import client_store, compose
 from fedreid_jax.training import (
   build,
@@ -124,6 +125,10 @@ def _train(
       | peers.code(schema.plug_ins(config))
     ),
   )
+  # A run keeps its type of computation when it goes on elsewhere.
+  config = copy.deepcopy(config)
+  kind = networks.dtype(config.model.dtype, jax.default_backend())
+  config.model.dtype = kind
   resolved, held = load.to_json(config), None
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:

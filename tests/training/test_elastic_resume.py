@@ -115,6 +115,17 @@ def test_waves_of_two_processes_have_the_digest_of_one(tmp_path):
 
 
 @pytest.mark.slow
+def test_one_process_then_two_move_the_states_into_files(tmp_path):
+  """Each process reads rows that the first one has written."""
+  (whole,) = start(1, tmp_path / 'whole', 2, store='auto')
+  cut = tmp_path / 'cut'
+  start(1, cut, 1, store='auto')
+  assert not (cut / 'checkpoints/clients').exists()
+  for found in start(2, cut, 2, store='auto'):
+    assert found == whole
+
+
+@pytest.mark.slow
 def test_four_processes_of_two_devices_have_the_digest_of_one(tmp_path):
   """They keep the states of their clients in files, the single one does not."""
   many = {

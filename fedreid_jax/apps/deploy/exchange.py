@@ -35,7 +35,7 @@ from fedreid_jax.apps.deploy import onnx_file
 from fedreid_jax.apps.deploy.embedding import IMAGES, MODALITIES, Embedding
 from fedreid_jax.config import recipes, schema
 from fedreid_jax.core import plugins
-from fedreid_jax.models import weights
+from fedreid_jax.models import networks, weights
 from fedreid_jax.models.weights import pytorch
 from fedreid_jax.training.files import atomic
 
@@ -246,7 +246,9 @@ def _check(
     rows = [slice(0, 1), slice(1, _IMAGES)]
     got = np.concatenate([call(*(x[r] for x in arguments)) for r in rows])
   difference = float(np.abs(got - expected).max())
-  limit = TOLERANCE[found.config.model.dtype] * max(1, np.abs(expected).max())
+  # Of the evaluation, whose type may be another one than that of the program.
+  own = networks.dtype(found.config.model.dtype, jax.default_backend())
+  limit = TOLERANCE[own] * max(1, np.abs(expected).max())
   # The inverted comparison also refuses NaN.
   if not difference <= limit:
     raise errors.ConfigError(

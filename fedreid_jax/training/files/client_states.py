@@ -133,6 +133,7 @@ class ClientStates:
       writes = not store.local or jax.process_index() == 0
       clients = np.arange(len(store))
       store.write(clients, found, np.full(len(store), writes))
+      self.publish()  # the first process has written the rows of all others
     elif found is not None and not store.local:
       files = self._open()
       files.index = found

@@ -251,7 +251,10 @@ def compiled(
     share = chip.memory / budget.IMAGES
     config.execution.image_budget_mb = share / 2**20
   model = build.network(config, columns, federation.image_shape)
-  mesh = placement.make_mesh(min(len(found), len(federation.clients)), found)
+  # As in a run, which uses all devices of several hosts.
+  hosts = len({device.process_index for device in found})
+  number = len(found) if hosts > 1 else len(federation.clients)
+  mesh = placement.make_mesh(min(len(found), number), found)
   executor = engine.make_executor(
     config,
     federation,
