@@ -7,13 +7,14 @@ from fedreid_jax.apps.papers.tables import (
   fedreidbench,
   fedreidbench_journal,
   l2rw,
+  others,
 )
 
-PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid)
+PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid, others)
 TABLES = {table.id: table for paper in PAPERS for table in paper.TABLES}
 _CLAIMS: tuple[declare.Claim, ...] = (
   *(*dfh.CLAIMS, *fedreidbench.CLAIMS),
-  *(*fedreid.CLAIMS, *l2rw.CLAIMS),
+  *(*fedreid.CLAIMS, *l2rw.CLAIMS, *others.CLAIMS),
 )
 # The main claims first. Sorting is stable: within both parts the order of the
 # papers remains.
