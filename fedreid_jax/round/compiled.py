@@ -89,7 +89,11 @@ def make(algorithm: Algorithm, mesh: Mesh, width: int) -> Compiled:
     end_untrained=early(functools.partial(of_client.end, trained=False)),
     sent=over(of_client.end),
     sent_untrained=over(functools.partial(of_client.end, trained=False)),
-    add=jax.jit(functools.partial(add_waves, fold), donate_argnums=0),
+    add=jax.jit(
+      functools.partial(add_waves, fold),
+      donate_argnums=0,
+      out_shardings=NamedSharding(mesh, P(placement.AXIS)),
+    ),
     moments=_moments(of_client, mesh, width),
     no_moments=jax.jit(of_client.no_moments),
     aggregate=aggregate,
