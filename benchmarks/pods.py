@@ -41,16 +41,16 @@ def measured(recipe: str, pod: str) -> dict[str, Any]:
     line = error.line() if known else str(error).splitlines()[0]
     return given | {'error': line}
   chip = topology.CHIPS[device.device_kind]  # of a pod, not of cpu:N
-  largest = max(rows, key=lambda row: sum(row.memory) + row.code)
+  largest = max(rows, key=lambda row: row.need)
   (step,) = (row for row in rows if row.name == 'training')
   found = [x for row in rows for x in row.collectives.values()]
   return given | {
-    'memory': sum(largest.memory) + largest.code,
+    'memory': largest.need,
     'temporary': largest.memory.temporary,
     'flops': step.flops,
     'moved': step.moved,
     'seconds': step.seconds,
-    'floor': max(step.flops / chip.flops, step.moved / chip.bandwidth),
+    'floor': step.floor(chip),
     'floor_flops': step.flops / chip.flops,
     'collectives': sum(number for number, _ in found),
     'bytes': sum(size for _, size in found),

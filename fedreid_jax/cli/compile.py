@@ -74,15 +74,14 @@ def main(argv: list[str]) -> None:
 def _cells(row, chip) -> list[str]:
   floor = ''
   if chip and row.flops:
-    least = max(row.flops / chip.flops, row.moved / chip.bandwidth)
-    floor = f'{1e3 * least:.3f}'
+    floor = f'{1e3 * row.floor(chip):.3f}'
   found = ', '.join(
     f'{number} {kind} {size / 1e6:.1f} MB'
     for kind, (number, size) in row.collectives.items()
   )
   return [
     row.name,
-    f'{_need(row) / 1e6:.1f}',
+    f'{row.need / 1e6:.1f}',
     f'{row.memory.temporary / 1e6:.1f}',
     # The compiler for GPUs has none of the following. Some programs for TPUs
     # have no estimate of the time, which is then negative or zero.
@@ -94,18 +93,13 @@ def _cells(row, chip) -> list[str]:
   ]
 
 
-def _need(row) -> int:
-  return sum(row.memory) + row.code
-
-
 def _check(rows, chip) -> None:
   if not chip:
     return
-  largest = max(rows, key=_need)
-  need = _need(largest)
-  if need > chip.memory:
+  largest = max(rows, key=lambda row: row.need)
+  if largest.need > chip.memory:
     raise errors.ResourceError(
-      f'{largest.name} needs {need / 1e9:.1f} GB of a chip with '
+      f'{largest.name} needs {largest.need / 1e9:.1f} GB of a chip with '
       f'{chip.memory / 1e9:.1f}',
       '--topology',
       'lower local.batch, execution.width or execution.image_budget_mb',

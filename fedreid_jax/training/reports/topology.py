@@ -109,6 +109,15 @@ class Program(NamedTuple):
   seconds: float  # estimate of the compiler, likewise
   collectives: dict[str, tuple[int, int]]  # (number, bytes) by kind
 
+  @property
+  def need(self) -> int:
+    """Bytes that the program needs of a chip."""
+    return sum(self.memory) + self.code
+
+  def floor(self, chip: Chip) -> float:
+    """Returns the seconds that a chip needs at least by its peaks."""
+    return max(self.flops / chip.flops, self.moved / chip.bandwidth)
+
 
 def devices(topology: str) -> Sequence[Any]:
   """Returns the devices of 'v5e:4x8', 'h100:2x8' or 'cpu:8', for example.
@@ -289,7 +298,8 @@ def moved(text: str) -> int:
 
   The compiler's figure for a TPU also has the bytes of arrays in the memory on
   the chip, where most activations of a small batch are, and counts a copy
-  between the two at both ends.
+  between the two at both ends. An update of a part of an array counts as the
+  whole array here, so that the result is an upper bound.
   """
   # Operations inside a fusion move nothing themselves.
   inner = {*_INNER.findall(text)}
@@ -302,12 +312,12 @@ def moved(text: str) -> int:
       name, shape, kind, rest = found.groups()
       shapes[name] = shape
       used = {*_NAME.findall(rest.partition('), ')[0])}
-      arrays = [_in_memory(shapes.get(x, '')) for x in used]
+      read = [_in_memory(shapes.get(x, '')) for x in used]
       # A gather reads as many rows of its largest operand as it returns.
       if kind in _GATHERS or 'kind=kCustom' in rest:
-        written = sum(_bytes(*one[:2]) for one in _ARRAY.findall(shape))
-        arrays = [min(size, written) for size in arrays]
-      total += _moved_by(kind, shape, sum(arrays))
+        written = sum(size for size, _ in _arrays(shape))
+        read = [min(size, written) for size in read]
+      total += _moved_by(kind, shape, sum(read))
   return total
 
 
@@ -316,18 +326,14 @@ def _moved_by(kind: str, shape: str, read: int) -> int:
     return 0
   if kind.endswith('-start'):
     # A copy or slice; the two arrays are its ends, in either order.
-    ends = _ARRAY.findall(shape)[:2]
-    outside = sum(_ON_CHIP not in layout for *_, layout in ends)
-    return outside * min((_bytes(*end[:2]) for end in ends), default=0)
+    ends = _arrays(shape)[:2]
+    outside = sum(not on_chip for _, on_chip in ends)
+    return outside * min((size for size, _ in ends), default=0)
   return _in_memory(shape) + read
 
 
 def _in_memory(shape: str) -> int:
-  return sum(
-    _bytes(kind, size)
-    for kind, size, layout in _ARRAY.findall(shape)
-    if _ON_CHIP not in layout
-  )
+  return sum(size for size, on_chip in _arrays(shape) if not on_chip)
 
 
 def collectives(text: str) -> dict[str, tuple[int, int]]:
@@ -336,13 +342,16 @@ def collectives(text: str) -> dict[str, tuple[int, int]]:
   size: Counter[str] = Counter()
   for found in _CALL.finditer(text):
     number[found['kind']] += 1
-    size[found['kind']] += sum(
-      _bytes(kind, shape) for kind, shape, _ in _ARRAY.findall(found['shape'])
-    )
+    size[found['kind']] += sum(size for size, _ in _arrays(found['shape']))
   return {kind: (number[kind], size[kind]) for kind in number}
 
 
-def _bytes(kind: str, shape: str) -> int:
-  bits = _BITS.search(kind)
-  width = int(bits[0]) // 8 if bits else 1
-  return width * int(np.prod([int(x) for x in shape.split(',') if x]))
+def _arrays(text: str) -> list[tuple[int, bool]]:
+  """Returns (bytes, whether it is in a memory on the chip) of each array."""
+  found: list[tuple[int, bool]] = []
+  for kind, shape, layout in _ARRAY.findall(text):
+    bits = _BITS.search(kind)
+    width = int(bits[0]) // 8 if bits else 1
+    size = width * int(np.prod([int(x) for x in shape.split(',') if x]))
+    found.append((size, _ON_CHIP in layout))
+  return found

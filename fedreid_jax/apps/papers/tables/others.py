@@ -5,18 +5,19 @@ can be compared: the statements are those of the methods' papers, about other
 data. Their trials are those of DFH: the same routes and weights.
 """
 
-import dataclasses
+import functools
+from collections.abc import Callable
 
 from fedreid_jax.apps.papers.tables.declare import (
   ROUTES,
-  SIDE_SEEDS,
   Arm,
   Claim,
+  NearClaim,
+  SideClaim,
 )
 from fedreid_jax.apps.papers.tables.dfh import BASE, DFH
 
 TABLES = ()
-SEEDS = 5
 NO_FIGURE = 'no figure for this setting'
 # The base has the loss of DFH. The first three methods are compared in their
 # papers with plain training, and DACS with FedPav.
@@ -36,18 +37,6 @@ CONVNET = 'fedpav:trial,'
 VIT = f'{CONVNET}model.name=vit,model.pretrained=vit-synthetic,'
 FULL = Arm(f'{CONVNET}optim.lr=0.1')
 FULL_VIT = Arm(f'{VIT}optim.lr=0.05')
-LORA_VIT = 'model.tune=lora,model.tune_at=.*attn.*,optim.lr=0.05'
-PROMPTS = 'vit.prompts=8,model.trained=.*prompt,optim.lr=0.1'
-TUNED = (
-  ('adapters', 'Adapters', f'{CONVNET}model.tune=adapter,optim.lr=0.2', FULL),
-  ('lora', 'Low-rank matrices', f'{CONVNET}model.tune=lora,optim.lr=0.1', FULL),
-  (
-    *('norms', 'Scales and biases'),
-    *(f'{CONVNET}model.trained=.*(scale|bias),optim.lr=0.1', FULL),
-  ),
-  ('vit_lora', 'Low-rank matrices of attention', VIT + LORA_VIT, FULL_VIT),
-  ('vit_prompts', 'Prompts of a transformer', VIT + PROMPTS, FULL_VIT),
-)
 
 
 def _changed(arm: Arm, change: str) -> Arm:
@@ -60,9 +49,26 @@ def _claim(
   text: str,
   arm: Arm,
   base: Arm = BASE,
-  seeds: int = SEEDS,
+  make: Callable[..., Claim] = Claim,
 ) -> Claim:
-  return Claim(*(name, source, text, NO_FIGURE, arm, base, ROUTES), seeds=seeds)
+  return make(name, source, text, NO_FIGURE, arm, base, ROUTES)
+
+
+def _tuned(
+  network: str,
+  full: Arm,
+  make: Callable[..., Claim],
+  *ways: tuple[str, str, str],
+) -> list[Claim]:
+  """The claims of ways of tuning: name, subject and changes of each."""
+  text = 'are near the training of all parameters.'
+  return [
+    _claim(
+      *(name, 'tuning', f'{subject} {text}'),
+      *(Arm(f'{network}{changes}'), full, make),
+    )
+    for name, subject, changes in ways
+  ]
 
 
 CLAIMS = (
@@ -73,17 +79,25 @@ CLAIMS = (
     )
     for name, (source, subject) in GENERALISATION.items()
   ),
-  *(
-    dataclasses.replace(
-      _claim(
-        *(name, 'tuning'),
-        f'{subject} are near the training of all parameters.',
-        *(Arm(recipe), base, SIDE_SEEDS if base == FULL_VIT else SEEDS),
-      ),
-      claimed='equal',
-      margin=3.0,
-    )
-    for name, subject, recipe, base in TUNED
+  *_tuned(
+    *(CONVNET, FULL, functools.partial(NearClaim, seeds=5)),
+    ('adapters', 'Adapters', 'model.tune=adapter,optim.lr=0.2'),
+    ('lora', 'Low-rank matrices', 'model.tune=lora,optim.lr=0.1'),
+    (
+      *('norms', 'Scales and biases'),
+      'model.trained=.*(scale|bias),optim.lr=0.1',
+    ),
+  ),
+  *_tuned(
+    *(VIT, FULL_VIT, NearClaim),
+    (
+      *('vit_lora', 'Low-rank matrices of attention'),
+      'model.tune=lora,model.tune_at=.*attn.*,optim.lr=0.05',
+    ),
+    (
+      *('vit_prompts', 'Prompts of a transformer'),
+      'vit.prompts=8,model.trained=.*prompt,optim.lr=0.1',
+    ),
   ),
   _claim(
     *('target_moments', 'AdaBN'),
@@ -93,7 +107,7 @@ CLAIMS = (
   _claim(
     *('target_moments_dfh', 'AdaBN'),
     'Moments of the gallery improve DFH on unseen domains.',
-    *(_changed(DFH, MOMENTS), DFH, SIDE_SEEDS),
+    *(_changed(DFH, MOMENTS), DFH, SideClaim),
   ),
   _claim(
     *('camera_norm', 'features by camera'),
@@ -113,11 +127,11 @@ CLAIMS = (
   _claim(
     *('dbscan', 'Cluster Contrast'),
     'DBSCAN of the images is better than merging pairs of clusters.',
-    *(CLUSTERS, Arm('fedureid:trial,fedureid.merge=0.1'), SIDE_SEEDS),
+    *(CLUSTERS, Arm('fedureid:trial,fedureid.merge=0.1'), SideClaim),
   ),
   _claim(
     *('labels', 'FedUReID'),
     'Labels improve the global model over clusters.',
-    *(LABELLED, CLUSTERS, SIDE_SEEDS),
+    *(LABELLED, CLUSTERS, SideClaim),
   ),
 )
