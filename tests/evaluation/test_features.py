@@ -247,8 +247,9 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   config.name, config.rounds, config.execution.devices = 'toy', 1, 1
   config.components = ('standalone',)
   results = loop.train(config, tmp_path)
-  config.evaluation.ensemble = ('concat', 'average')
-  found = evaluation.evaluate_run(config, tmp_path, 'latest')
+  found = evaluation.evaluate(
+    tmp_path, {'evaluation.ensemble': ('concat', 'average')}
+  )
   names = [f'client:{c.name}' for c in clients]
   assert [e['model'] for e in found] == [*names, 'concat', 'average']
   assert {e['target'] for e in found} == {'target'}

@@ -8,6 +8,7 @@ from fedreid_jax import errors
 from fedreid_jax.apps.papers import figures, report
 from fedreid_jax.apps.papers.cells import Cell, results
 from fedreid_jax.apps.papers.tables.declare import Table
+from fedreid_jax.config import load
 from fedreid_jax.figures import canvas, curves, retrieval, tsne
 from fedreid_jax.training import loaded_run
 
@@ -63,7 +64,7 @@ def of_table(
   if not first:
     raise errors.ConfigError('no run has finished', str(path), 'finish a run')
   runs = [
-    (label, loaded_run.load(cell.config, cell.workdir))
+    (label, loaded_run.load(load.load_saved(cell.workdir), cell.workdir))
     for label, cell in first.items()
   ]
   source = table.source.get('paper' if preset == 'paper' else 'synthetic', '')

@@ -5,7 +5,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.apps.audit import noise_audit
-from fedreid_jax.config import recipes, validation
+from fedreid_jax.config import load, recipes, validation
 from fedreid_jax.training import loaded_run, loop
 
 SMALL = (
@@ -29,7 +29,7 @@ def audited(recipe, folder, **fields):
   config.update_from_flattened_dict(fields)
   config = validation.validate(config)
   loop.train(config, folder)
-  run = loaded_run.load(config, folder)
+  run = loaded_run.load(load.load_saved(folder), folder)
   return noise_audit.audit(run, folder, 64)
 
 
