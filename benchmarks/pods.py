@@ -1,7 +1,7 @@
 """Compiles rounds of recipes for pods that are not there; writes a table.
 
-  JAX_PLATFORMS=cpu python -m benchmarks.pods --recipes=fedpav:paper,dfh:paper \
-    --topologies=v5e:2x4,v5e:16x16 --out=pods.jsonl
+  JAX_PLATFORMS=cpu python -m benchmarks.pods --recipe=fedpav:paper \
+    --recipe=fedpav:paper,model.backbone=vit --topology=v5e:2x4 --out=pods.jsonl
 
 Each pair is compiled once: a line of the file that is there is kept. The memory
 is that of the program of a round that needs most; the time, the operations and
@@ -20,11 +20,21 @@ from fedreid_jax import errors
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.training.reports import topology
 
-_RECIPES = flags.DEFINE_list('recipes', ['fedpav:smoke'], 'Recipes.')
-_TOPOLOGIES = flags.DEFINE_list('topologies', ['v5e:2x2'], 'Pods.')
+_RECIPES = flags.DEFINE_multi_string(
+  'recipe', ['fedpav:smoke'], 'RECIPE:PRESET, with ,FIELD=VALUE for changes.'
+)
+_TOPOLOGIES = flags.DEFINE_multi_string('topology', ['v5e:2x2'], 'Pods.')
 _OUT = flags.DEFINE_string('out', 'pods.jsonl', 'File of the figures.')
 HEAD = (
-  *('recipe', 'pod', 'memory, GB', 'of it temporary', 'GFLOP', 'GB moved'),
+  *(
+    'recipe',
+    'pod',
+    'memory, GB',
+    'of it temporary',
+    'GFLOP',
+    'GB a step',
+    'others',
+  ),
   *('ms', 'floor, ms', 'share', 'collectives a round', 'MB'),
 )
 
@@ -49,6 +59,7 @@ def measured(recipe: str, pod: str) -> dict[str, Any]:
     'temporary': largest.memory.temporary,
     'flops': step.flops,
     'moved': step.moved,
+    'others': step.others,
     'seconds': step.seconds,
     'floor': step.floor(chip),
     'floor_flops': step.flops / chip.flops,
@@ -72,9 +83,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
       f'{row["temporary"] / 1e9:.2f}',
       f'{row["flops"] / 1e9:.2f}' if row['flops'] else '',
       f'{row["moved"] / 1e9:.2f}' if row['moved'] else '',
+      f'{row["others"] / 1e9:.2f}' if row['others'] else '',
       f'{1e3 * row["seconds"]:.2f}' if timed else '',
       f'{1e3 * row["floor"]:.2f}' if row['flops'] else '',
-      f'{100 * row["floor_flops"] / row["seconds"]:.0f} %' if timed else '',
+      f'{1e3 * row["floor_flops"]:.2f}' if row['flops'] else '',
       str(row['collectives']),
       f'{row["bytes"] / 1e6:.1f}',
     )

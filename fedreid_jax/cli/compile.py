@@ -8,10 +8,11 @@
 Nothing is run, no accelerator is needed, and no image of a data set with
 published sizes is read. The table has, for a chip and every program of a round:
 its memory, with the temporary arrays in it; operations; bytes between the chip
-and its memory; the compiler's estimate of its time; the time that a chip of
-this kind needs at least by its published peaks (`floor`, bfloat16); and
-collectives with their bytes. The compiler counts the body of a loop once, so
-that the row `training` is about one step of one client.
+and its memory in one step (`MB a step`) and in all other parts (`others`); the
+compiler's estimate of its time; the time that a chip of this kind needs at
+least by its published peaks (`floor`, bfloat16); and collectives with their
+bytes. The compiler counts the body of a loop once, so that operations and floor
+of the row `training` are those of one step of one client.
 
 The compiler for GPUs (a100, h100, h200) states memory and collectives only, and
 knows no workspace of cuDNN. A round that does not fit in the memory of a chip
@@ -27,7 +28,7 @@ from fedreid_jax.cli import run
 TAKES_RECIPE = True
 
 COLUMNS = (
-  *('program', 'MB', 'temporary', 'Gflop', 'MB moved'),
+  *('program', 'MB', 'temporary', 'Gflop', 'MB a step', 'others'),
   *('ms', 'floor', 'collectives'),
 )
 _TOPOLOGY = flags.DEFINE_string(
@@ -87,6 +88,7 @@ def _cells(row, chip) -> list[str]:
     # have no estimate of the time, which is then negative or zero.
     f'{row.flops / 1e9:.2f}' if row.flops else '',
     f'{row.moved / 1e6:.1f}' if row.moved else '',
+    f'{row.others / 1e6:.1f}' if row.others else '',
     f'{1e3 * row.seconds:.3f}' if row.seconds > 0 else '',
     floor,
     found,

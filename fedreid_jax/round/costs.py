@@ -11,6 +11,7 @@ from fedreid_jax.core import types
 from fedreid_jax.round import placement, round_log
 from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.round.local_rounds import LocalRounds, Wave
+from fedreid_jax.round.segments import PASS, STEPS
 from fedreid_jax.round.server.fold import Folded
 
 TRAINING = 'training'
@@ -139,14 +140,13 @@ def _of_clients(
   # The results of a program, with their shardings, are the arguments of the
   # next one, so that it is compiled as in a round.
   run, segments = local.run, local.segments
-  lanes, tasks = wave
-  tree, placed = local.place(store, wave)
+  tree, placed = local.placed(store, wave)
   first = server, np.int32(0)
   carry = found.add('start', run.begin, *first, (), tree, placed)
-  table, part = next(segments.training(lanes, tasks, placed))
+  table, part = segments.described(placed, STEPS)
   carry, _ = found.add(TRAINING, run.train, *first, table, carry, part)
   if local.algorithm.program.has_data_pass:
-    table, part = next(segments.passing(lanes, tasks, placed))
+    table, part = segments.described(placed, PASS)
     carry = found.add('moments', run.measure, *first, table, carry, part)
     carry = found.add('data pass', run.data_pass, *first, table, carry, part)
   ended = (*first, (), (carry, tree), placed)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -50,10 +51,22 @@ class LocalRounds:
     """Returns the client states and the tasks of all lanes, on devices."""
     lanes, tasks = wave
     here = placement.is_here(self.split, len(lanes)) if store.local else None
-    if placement.is_described(self.split.mesh):
-      here = np.zeros(len(lanes), bool)  # the shapes suffice
     rows = placement.put(store.read(lanes, here), self.split)
     return rows, placement.put(tasks, self.split)
+
+  def placed(
+    self, store: ClientStore, wave: Wave
+  ) -> tuple[types.ClientState, types.ClientTask]:
+    """Returns the shapes of the results of `place`; nothing is read."""
+    lanes, tasks = wave
+    described = functools.partial(placement.described, sharding=self.split)
+
+    def rows(leaf: Any) -> Any:
+      return described(
+        jax.ShapeDtypeStruct((len(lanes), *leaf.shape), leaf.dtype)
+      )
+
+    return jax.tree.map(rows, store.shapes), jax.tree.map(described, tasks)
 
   def wave(
     self,

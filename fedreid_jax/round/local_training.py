@@ -25,6 +25,7 @@ from fedreid_jax.round import local_step
 from fedreid_jax.round.local_step import Carry
 from fedreid_jax.round.settings import Settings
 
+STEP = 'local_step'  # scope of the operations of a step in compiled programs
 _T = TypeVar('_T')
 
 
@@ -190,7 +191,8 @@ def _train(
 
   def body(i: Array, loop: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
     carry, sums = loop
-    carry, metrics = step(carry, i)
+    with jax.named_scope(STEP):
+      carry, metrics = step(carry, i)
     return carry, jax.tree.map(jnp.add, sums, metrics)
 
   # A dynamic number of steps: if clients run one after another, each takes only

@@ -21,6 +21,9 @@ from fedreid_jax.core.types import ClientData, Table
 from fedreid_jax.round import cohort, placement
 
 COLUMNS = ('labels', 'cameras', 'modalities')
+# Fields of a task: the batches of local steps, and those of a data pass.
+STEPS = ('rows', 'valid')
+PASS = ('pass_rows', 'pass_valid')
 Part = tuple[types.Table, types.ClientTask]
 
 
@@ -55,16 +58,21 @@ class ImageStore:
     return not budget or self._placement.rows * self.image_bytes <= budget
 
   def resident(self) -> Table:
-    """Returns the images of all clients, `[devices * rows, ...]`."""
-    placement = self._placement
+    """Returns the images of all clients, `[devices * rows, ...]`.
+
+    Devices that are only described have the shapes.
+    """
+    placed = self._placement
+    if placement.is_described(self._sharding.mesh):
+      return self.described(placed.rows)
 
     def fill(device: int) -> Table:
-      block = self._empty(placement.rows)
-      for k in np.flatnonzero(placement.device == device):
-        self._copy(block, int(placement.first_row[k]), int(k), slice(None))
+      block = self._empty(placed.rows)
+      for k in np.flatnonzero(placed.device == device):
+        self._copy(block, int(placed.first_row[k]), int(k), slice(None))
       return block
 
-    table = self._on_devices(placement.rows, fill)
+    table = self._on_devices(placed.rows, fill)
     self._images.cache_clear()  # the images are on the devices now
     return table
 
@@ -88,6 +96,17 @@ class ImageStore:
 
     return self._on_devices(per_device * width, fill)
 
+  def described(self, rows: int) -> Table:
+    """Returns the shapes of a segment with some images of each device."""
+    total = rows * self._placement.num_devices
+
+    def array(kind: Any, *shape: int) -> Any:
+      given = jax.ShapeDtypeStruct((total, *shape), kind)
+      return placement.described(given, self._sharding)
+
+    columns = {name: array(np.int32) for name in COLUMNS}
+    return Table(array(np.uint8, *self._image_shape), **columns)
+
   def _read(self, client: int) -> np.ndarray:
     return self._clients[client].images()
 
@@ -109,10 +128,6 @@ class ImageStore:
     total = rows * self._placement.num_devices
 
     def array(name: str, shape: tuple[int, ...]) -> Any:
-      if placement.is_described(self._sharding.mesh):
-        kind = np.uint8 if name == 'images' else np.int32
-        return jax.ShapeDtypeStruct(shape, kind, sharding=self._sharding)
-
       def shard(index: Any) -> np.ndarray:
         return getattr(fill((index[0].start or 0) // rows), name)
 
@@ -178,7 +193,7 @@ class Segments:
       return
     wanted = lanes, tasks.rows, tasks.valid
     cut = self._ahead.take(wanted) or self._cut(*wanted)
-    yield from self._parts(tasks, cut, 'rows', 'valid')
+    yield from self._parts(tasks, cut, *STEPS)
 
   def passing(
     self,
@@ -196,7 +211,37 @@ class Segments:
     # The budget is for two segments, and the pass itself needs both.
     self._ahead.drop()
     cut = self._cut(lanes, tasks.pass_rows, tasks.pass_valid)
-    yield from self._parts(tasks, cut, 'pass_rows', 'pass_valid')
+    yield from self._parts(tasks, cut, *PASS)
+
+  def described(
+    self, placed: types.ClientTask, fields: tuple[str, str]
+  ) -> Part:
+    """Returns the shapes of a segment and of its tasks.
+
+    Args:
+      placed: shapes of the tasks of all lanes, with shardings.
+      fields: `STEPS` or `PASS`.
+    """
+    if self.resident is not None:
+      return self.resident, placed
+    lanes, steps, batch = getattr(placed, fields[0]).shape
+    length = self._length(steps, batch)
+
+    def cut(leaf: Any) -> Any:
+      shape = jax.ShapeDtypeStruct((lanes, length, batch), leaf.dtype)
+      return placement.described(shape, leaf.sharding)
+
+    table = self._store.described(self._lanes * length * batch)
+    own = {name: cut(getattr(placed, name)) for name in fields}
+    return table, dataclasses.replace(placed, **own)
+
+  def _length(self, steps: int, batch: int) -> int:
+    """Returns the number of steps of a segment; two segments fit a budget."""
+    # Two segments are on a device: the next one is copied while one is in use.
+    if not self._budget:
+      return steps
+    step = self._lanes * batch * self._store.image_bytes
+    return int(np.clip(self._budget // (2 * step), 1, steps))
 
   def _parts(
     self, tasks: types.ClientTask, cut: Iterator[Any], *fields: str
@@ -222,11 +267,7 @@ class Segments:
       (first batch, table of the images, rows of that table, valid).
     """
     steps, batch = rows.shape[1:]
-    step = self._lanes * batch * self._store.image_bytes
-    length = steps
-    # Two segments are on a device: the next one is copied while one is in use.
-    if self._budget:
-      length = int(np.clip(self._budget // (2 * step), 1, steps))
+    length = self._length(steps, batch)
     first_row = self._placement.first_row[np.maximum(lanes, 0)]
     own = np.maximum(rows - first_row[:, None, None], 0)
     for first in range(0, int(valid.any(axis=2).sum(axis=1).max()), length):

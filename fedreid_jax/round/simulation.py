@@ -11,6 +11,7 @@ work of the host in a round grows with the number of clients.
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -253,6 +254,23 @@ class Executor:
       log['timetable'] = timed
     return server, log
 
+  def compile_ahead(
+    self, server: types.ServerState, store: ClientStore
+  ) -> Callable[[], Any]:
+    """Begins to compile the programs of a round in another thread.
+
+    Returns:
+      A function that waits for the programs and raises the errors of the
+      compiler. A round that begins before it has returned compiles them again.
+    """
+    # The shapes suffice, and a program may donate the state meanwhile.
+    whole = functools.partial(placement.described, sharding=self._whole)
+    shapes = jax.tree.map(whole, server)
+    thread = futures.ThreadPoolExecutor(1, 'compiler')
+    ahead = thread.submit(self.compiled, shapes, store)
+    thread.shutdown(wait=False)
+    return ahead.result
+
   def forecast(
     self, server: types.ServerState, store: ClientStore
   ) -> costs.Costs:
@@ -308,8 +326,8 @@ class Executor:
   ) -> tuple[types.ClientTask, types.Upload, Callable[[], jax.stages.Traced]]:
     """Returns (tasks of round 0, shapes of its uploads, trace of training)."""
     wave, *_ = self._tasks.waves(self._tasks.first(), self._groups(server), 0)
-    lanes, tasks = wave
-    tree, placed = self._local.place(store, wave)
+    tasks = wave[1]
+    tree, placed = self._local.placed(store, wave)
     run, number = self._run, np.int32(0)
     carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
     uploads, _ = jax.eval_shape(
@@ -319,7 +337,7 @@ class Executor:
       self._local.sent[True] = self._local.shapes(server, tree, placed, True)
 
     def training() -> jax.stages.Traced:
-      table, part = next(self._segments.training(lanes, tasks, placed))
+      table, part = self._segments.described(placed, segments.STEPS)
       return run.train.trace(server, number, table, carry, part)
 
     return tasks, uploads, training

@@ -245,6 +245,7 @@ class Run:
     config = self.config
     self._resume()
     self.clock.lap('setup')
+    ahead = self._compile_ahead()
     if self.fresh:
       if config.start_from:
         self.server = warm_start.states(
@@ -267,6 +268,8 @@ class Run:
     stopped = self._ended(peers.largest(self.hooks.ending()))
     if not stopped and self.progress.done < config.rounds:
       self.record.phase('compiling a round: seconds to minutes, once a machine')
+      ahead()
+      self.clock.lap('compile')
     with signals.deferred() as caught:
       while not stopped and self.progress.done < config.rounds:
         self._round()
@@ -277,6 +280,14 @@ class Run:
       f'privacy: {self.setup.guarantee.statement(self.progress.done)}'
     )
     return self._results()
+
+  def _compile_ahead(self) -> Callable[[], Any]:
+    """Compiles a round while the model before training is tested."""
+    # The compilers of several processes exchange results for GPUs, so that all
+    # must compile in one order.
+    if self.progress.done == self.config.rounds or jax.process_count() > 1:
+      return lambda: None
+    return self.setup.executor.compile_ahead(self.server, self.store)
 
   def _after_round(self, caught: Callable[[], int]) -> bool:
     """Evaluates and saves if they are due; returns whether to stop."""

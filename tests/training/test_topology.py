@@ -31,7 +31,7 @@ MOVES = """
 
 %body (s: f32[6]) -> f32[6] {
   %s = f32[6]{0} parameter(0)
-  ROOT %t = f32[6]{0:T(8)S(1)} multiply(%s, %s)
+  ROOT %t = f32[6]{0:T(8)S(1)} multiply(%s, %s), metadata={op_name="NAME"}
 }
 
 ENTRY %main (a: bf16[8], b: f32[6]) -> bf16[8] {
@@ -51,7 +51,10 @@ ENTRY %main (a: bf16[8], b: f32[6]) -> bf16[8] {
 
 def test_bytes_between_a_chip_and_its_memory():
   copy, slice_, body, rows, fusion = 2 * 8, 2 * 4, 4 * 6, 10, 2 * (8 + 8)
-  assert topology.moved(MOVES) == copy + slice_ + body + rows + fusion
+  step = MOVES.replace('NAME', 'jit(run)/while/body/local_step/mul')
+  others = copy + slice_ + rows + fusion
+  assert topology.moved(step) == (body, others)
+  assert topology.moved(MOVES) == (0, body + others)
 
 
 def test_collectives_are_counted_with_their_bytes():

@@ -24,6 +24,7 @@ from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.models import networks
 from fedreid_jax.round import costs, placement
+from fedreid_jax.round.local_training import STEP
 from fedreid_jax.training import build, engine
 from fedreid_jax.training.reports import budget
 
@@ -96,6 +97,7 @@ _GATHERS = 'gather', 'dynamic-slice'
 # In the layout of an array that is in a memory on the chip.
 _ON_CHIP = 'S('
 _BITS = re.compile(r'\d+')
+_SCOPE = re.compile(r'op_name="([^"]*)"')
 
 
 class Program(NamedTuple):
@@ -105,7 +107,10 @@ class Program(NamedTuple):
   memory: costs.Memory
   code: int  # bytes
   flops: float  # bodies of loops count once
-  moved: float  # bytes between the chip and its large memory, likewise
+  # Bytes between the chip and its large memory in one step of one client, and
+  # the others; all are others in a program without steps.
+  moved: float
+  others: float
   seconds: float  # estimate of the compiler, likewise
   collectives: dict[str, tuple[int, int]]  # (number, bytes) by kind
 
@@ -116,7 +121,9 @@ class Program(NamedTuple):
 
   def floor(self, chip: Chip) -> float:
     """Returns the seconds that a chip needs at least by its peaks."""
-    return max(self.flops / chip.flops, self.moved / chip.bandwidth)
+    return max(
+      self.flops / chip.flops, (self.moved or self.others) / chip.bandwidth
+    )
 
 
 def devices(topology: str) -> Sequence[Any]:
@@ -282,19 +289,25 @@ def _program(name: str, one: Any) -> Program:
   memory = costs.of_memory(one)
   stats, counted = one.memory_analysis(), one.cost_analysis() or {}
   text = one.as_text()
+  found: tuple[float, float] = 0.0, counted.get('bytes accessed', 0.0)
+  if _ON_CHIP in text:
+    found = moved(text)
   return Program(
     name,
     memory or costs.Memory(0, 0, 0),
     getattr(stats, 'generated_code_size_in_bytes', 0),
     counted.get('flops', 0.0),
-    moved(text) if _ON_CHIP in text else counted.get('bytes accessed', 0.0),
+    *found,
     counted.get('optimal_seconds', 0.0),
     collectives(text),
   )
 
 
-def moved(text: str) -> int:
+def moved(text: str) -> tuple[int, int]:
   """Returns the bytes that a program reads from and writes to large memory.
+
+  The first number is of a body of the loop over local steps, the second of the
+  other operations.
 
   The compiler's figure for a TPU also has the bytes of arrays in the memory on
   the chip, where most activations of a small batch are, and counts a copy
@@ -303,11 +316,13 @@ def moved(text: str) -> int:
   """
   # Operations inside a fusion move nothing themselves.
   inner = {*_INNER.findall(text)}
-  total, outer = 0, False
+  size: Counter[str] = Counter()
+  scopes: dict[str, list[bool]] = {}
+  outer = ''
   shapes: dict[str, str] = {}
   for line in text.splitlines():
     if head := _COMPUTATION.match(line):
-      outer = head[1] not in inner
+      outer = '' if head[1] in inner else head[1]
     elif outer and (found := _OPERATION.match(line)):
       name, shape, kind, rest = found.groups()
       shapes[name] = shape
@@ -317,8 +332,13 @@ def moved(text: str) -> int:
       if kind in _GATHERS or 'kind=kCustom' in rest:
         written = sum(size for size, _ in _arrays(shape))
         read = [min(size, written) for size in read]
-      total += _moved_by(kind, shape, sum(read))
-  return total
+      size[outer] += _moved_by(kind, shape, sum(read))
+      if scope := _SCOPE.search(rest):
+        scopes.setdefault(outer, []).append(f'/{STEP}/' in scope[1])
+  # What does not change is moved out of a loop, with its scope.
+  steps = [one for one, found in scopes.items() if np.mean(found) > 0.5]
+  inside = sum(size[one] for one in steps)
+  return inside, sum(size.values()) - inside
 
 
 def _moved_by(kind: str, shape: str, read: int) -> int:
