@@ -113,7 +113,9 @@ def make(options: Options = Options()) -> Component:
   by_coordinate = options.rule in COORDINATES
   return Component(
     'robust',
-    aggregation=Gather(weights, combine if by_coordinate else None),
+    aggregation=Gather(
+      weights, combine if by_coordinate else None, by_coordinate
+    ),
     conflicts=('clustering',),
     bind=check,
   )

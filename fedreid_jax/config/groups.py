@@ -254,8 +254,9 @@ class Execution:
   ] = 0.0
   stack_budget_mb: Annotated[
     NonNegative,
-    'limit of the uploads of a round in MB, of a method that needs all of '
-    'them at once; uploads of other methods are added as clients end',
+    'limit of the uploads of a round in MB on a device, of a method that '
+    'needs all of them at once; uploads of other methods are added as clients '
+    'end',
   ] = 512.0
 
 

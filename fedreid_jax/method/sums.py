@@ -123,10 +123,14 @@ class Gather(NamedTuple):
     weights: weights of the weighted mean, by default by number of images.
     combine: `(models [G, ...], AggregationCtx) -> models`, which replaces the
       weighted mean.
+    by_coordinate: whether `combine` computes every value of a model from the
+      same value of the uploads. Then every device combines a part of the
+      values, and none has all uploads.
   """
 
   weights: Weigh | None = None
   combine: Combine | None = None
+  by_coordinate: bool = False
 
 
 def _images(message: Any, ctx: contexts.UploadCtx) -> Array:

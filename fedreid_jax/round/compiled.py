@@ -193,7 +193,8 @@ def _on_server(
   cohort = None
   if fold is not None and isinstance(fold.arithmetic, FixedPoint):
     cohort = len(fold.arithmetic.sizes)
-  canonical = functools.partial(_canonical, mesh, cohort, fold)
+  split = algorithm.by_coordinate and mesh.devices.size > 1
+  canonical = functools.partial(_canonical, mesh, cohort, fold, split)
 
   def aggregate(
     server: types.ServerState,
@@ -220,6 +221,7 @@ def _canonical(
   mesh: Mesh,
   cohort: int | None,
   fold: Fold | None,
+  split: bool,
   uploads: server_round.Received,
   *columns: Array,
 ) -> Any:
@@ -229,6 +231,8 @@ def _canonical(
     mesh: devices, each of which gets the rows of all clients.
     cohort: `K`, to which the rows are cut; None keeps the rows of empty lanes.
     fold: sums of the method, which are added over devices here: once a round.
+    split: whether a device gets all rows of a part of the values of the model
+      only.
     uploads: uploads of all lanes.
     *columns: more arrays of all lanes.
   """
@@ -239,7 +243,12 @@ def _canonical(
     rows = uploads.uploads, uploads.raw, uploads.far, *columns
   else:
     rows = uploads, *columns
-  rows = jax.lax.with_sharding_constraint(rows, NamedSharding(mesh, P()))
+  whole = NamedSharding(mesh, P())
+  places = jax.tree.map(lambda _: whole, rows)
+  if split:
+    parts = jax.tree.map(functools.partial(_part, mesh), rows[0].shared)
+    places = dataclasses.replace(places[0], shared=parts), *places[1:]
+  rows = jax.lax.with_sharding_constraint(rows, places)
   if mesh.devices.size > 1:
     index = rows[0].index
     last = jnp.iinfo(index.dtype).max
@@ -250,6 +259,16 @@ def _canonical(
     return rows
   kept, raw, far, *rest = rows
   return Folded(kept, raw, far, totals), *rest
+
+
+def _part(mesh: Mesh, leaf: Array) -> NamedSharding:
+  """Returns the sharding of a leaf `[K, ...]` over its longest other axis."""
+  shape = leaf.shape[1:]
+  # A part of a few values is not worth the messages.
+  if max(shape, default=0) < mesh.devices.size:
+    return NamedSharding(mesh, P())
+  axis = 1 + int(np.argmax(shape))
+  return NamedSharding(mesh, P(*(None,) * axis, placement.AXIS))
 
 
 def _of_group(models: Flat, task: types.ClientTask) -> Flat:

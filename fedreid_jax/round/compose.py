@@ -58,6 +58,8 @@ class Algorithm(NamedTuple):
     prepares: whether clients run a data pass before round 0.
     fold: sums to which an upload is added when its client has trained; None if
       uploads are stacked.
+    by_coordinate: whether every value of stacked uploads is combined on its
+      own.
   """
 
   components: tuple[Component, ...]
@@ -71,6 +73,7 @@ class Algorithm(NamedTuple):
   aggregate: Callable[..., tuple[types.ServerState, server_round.Log]]
   prepares: bool
   fold: fold_.Fold | None
+  by_coordinate: bool
 
 
 def load(
@@ -286,6 +289,7 @@ def compose(
     # The clients' loop adds uploads only if nothing else reads them. A
     # `Summation` adds stacked uploads, in the program of the server.
     fold=None if gathers or adder else fold,
+    by_coordinate=gathering.is_by_coordinate(components),
   )
 
 

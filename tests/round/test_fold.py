@@ -172,6 +172,7 @@ def test_clients_may_be_vmapped(clients, width, devices):
     ('fedpav', 'dfh', 'cdw'),
     ('fedpav', 'dppt', 'fednova'),
     ('fedpav', 'uniform', 'fedopt'),
+    ('fedpav', 'robust'),
   ],
   ids=str,
 )

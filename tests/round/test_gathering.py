@@ -1,10 +1,13 @@
 """Which methods gather uploads, and the limit of their memory."""
 
 import pytest
+import toy
 
 from fedreid_jax import algorithms, errors
+from fedreid_jax.core import trees
 from fedreid_jax.round import compose
 from fedreid_jax.round.server import gathering
+from fedreid_jax.training.reports import topology
 
 MODEL = 94 * 2**20
 
@@ -32,3 +35,37 @@ def test_a_method_that_needs_uploads_is_refused_over_budget(name):
   assert repr(name) in line and '64 uploads of 94 MB are 6016 MB' in line
   assert 'execution.stack_budget_mb' in line and '6016 or more' in line
   assert of_round(names, 64, budget=6016.0).gathered
+
+
+@pytest.mark.parametrize(
+  'names, wanted',
+  [
+    (('fedpav', 'robust'), True),
+    (('fedpav',), False),
+    (('fedpav', 'fedatt'), False),
+    # These read uploads or models whole.
+    (('fedpav', 'robust', 'compress'), True),
+    (('fedpav', 'robust', 'fedopt'), False),
+  ],
+  ids=str,
+)
+def test_a_median_is_combined_in_parts(clients, config, names, wanted):
+  made = compose.load(names, {}, algorithms)
+  assert gathering.is_by_coordinate(made) == wanted
+  executor, variables, _ = toy.make_executor(config, clients, made, 4)
+  server, states = executor.init(variables)
+  programs, _ = executor.compiled(server, states)
+  found = topology.collectives(programs.compiled['aggregation'].as_text())
+  assert ('all-to-all' in found) == wanted
+  # Leaves with fewer values than devices are gathered.
+  if wanted:
+    kept = trees.split(variables, compose.shared_leaves(made))[0]
+    model = sum(x.size * x.dtype.itemsize for x in kept.values())
+    assert found['all-gather'][1] < 1.5 * model < len(clients) * model
+
+
+def test_devices_share_the_memory_of_parts():
+  made = compose.load(('fedpav', 'robust'), {}, algorithms)
+  with pytest.raises(errors.ResourceError, match='752 MB on a device'):
+    gathering.of_round(made, 64, MODEL, 512.0, True, devices=8)
+  assert gathering.of_round(made, 64, MODEL, 512.0, True, devices=16).gathered

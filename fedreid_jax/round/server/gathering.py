@@ -64,18 +64,30 @@ def _reason(component: Component) -> str:
   return ''
 
 
+def is_by_coordinate(components: Sequence[Component]) -> bool:
+  """Returns whether every value of the uploads is combined on its own."""
+  rules = [c.aggregation for c in components if _reason(c)]
+  # An update may add values of a model, whose sum would depend on the devices.
+  updated = any(c.server and c.server.update for c in components)
+  alone = len(rules) == 1 and not updated
+  return alone and isinstance(rules[0], Gather) and rules[0].by_coordinate
+
+
 def of_round(
   components: Sequence[Component],
   number: int,
   model_bytes: int,
   budget_mb: float,
   exact: bool,
+  devices: int = 1,
 ) -> Uploads:
   """Returns the uploads of a round; the result does not depend on devices.
 
   Args:
     budget_mb: limit of gathered uploads in MB, `execution.stack_budget_mb`.
     exact: whether sums are in fixed point (deterministic mode).
+    devices: number of devices, which share the values of the uploads if each
+      value is combined on its own.
 
   Raises:
     ResourceError: if uploads are gathered and exceed the budget.
@@ -86,7 +98,9 @@ def of_round(
     if component.summation and not gathered:
       gathered = f'component {component.name!r} masks all uploads together'
   total = number * model_bytes / MB
-  # Every device has all gathered uploads, so that more devices do not help.
+  # Otherwise every device has all of them, so that more devices do not help.
+  if is_by_coordinate(components):
+    total /= devices
   if gathered and total > budget_mb:
     raise errors.ResourceError(
       f'{gathered}: {number} uploads of {model_bytes / MB:.3g} MB are '
