@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -16,15 +17,32 @@ from fedreid_jax.training.files import client_states
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
+import importlib
+import itertools
 import json
+import os
 import pathlib
+import signal
 import sys
 
 from fedreid_jax.training.processes import peers
 
-place, workdir, rounds, fields = sys.argv[1:]
+place, workdir, rounds, fields, killed = sys.argv[1:]
 if place:
-  peers.join(place, 120, 30)
+  peers.join(place, 120, 10)
+if killed:
+  # Ends as if the machine had lost its power, at the n-th call of a function.
+  module, owner, name, call = killed.split()
+  holder = importlib.import_module(module)
+  holder = getattr(holder, owner, holder)
+  calls, function = itertools.count(1), getattr(holder, name)
+
+  def counted(*args, **fields):
+    if next(calls) == int(call):
+      os.kill(os.getpid(), signal.SIGKILL)
+    return function(*args, **fields)
+
+  setattr(holder, name, counted)
 
 import fedreid_jax as fr
 from fedreid_jax.core import trees
@@ -56,10 +74,20 @@ if place:
 """
 
 
-def start(
-  processes, workdir, rounds, store='disk', devices=1, more=None, **execution
+def launch(
+  processes,
+  workdir,
+  rounds,
+  store='disk',
+  devices=1,
+  more=None,
+  kills=None,
+  **execution,
 ):
-  """Runs processes together; returns what each of them has printed."""
+  """Runs processes together; returns their codes and what they have printed.
+
+  `kills` has the calls at which processes end, by their numbers.
+  """
   execution |= {'store': store}
   fields = {f'execution.{name}': value for name, value in execution.items()}
   fields |= more or {}
@@ -73,6 +101,7 @@ def start(
         *(sys.executable, '-c', PROGRAM),
         f'127.0.0.1:{port},{processes},{k}' if processes > 1 else '',
         *(str(workdir), str(rounds), json.dumps(fields)),
+        (kills or {}).get(k, ''),
       ],
       env=os.environ
       | {'JAX_NUM_CPU_DEVICES': str(devices)}
@@ -85,7 +114,13 @@ def start(
     for k in range(processes)
   ]
   ends = [process.communicate(timeout=240) for process in started]
-  assert not any(process.returncode for process in started), ends
+  return [p.returncode for p in started], ends
+
+
+def start(*args, **fields):
+  """Runs processes that succeed; returns the digests that each has printed."""
+  codes, ends = launch(*args, **fields)
+  assert not any(codes), ends
   # Threads of Gloo print as well, and may break each other's lines.
   return [re.findall(r'\d+ \w+ [0-9a-f]{64}', out) for out, _ in ends]
 
@@ -125,9 +160,23 @@ def test_one_process_then_two_move_the_states_into_files(tmp_path):
     assert found == whole
 
 
+# The phases of a run, a process that ends there, and the call.
+PHASES = [
+  (2, 'fedreid_jax.data.load - load 1'),
+  (1, 'fedreid_jax.training.loop Run _evaluate 1'),
+  (3, 'fedreid_jax.round.local_rounds LocalRounds wave 1'),
+  (0, 'fedreid_jax.training.files.steps - digests 2'),
+  (1, 'fedreid_jax.round.local_rounds LocalRounds fetch 1'),
+  (0, 'fedreid_jax.training.loop Run _evaluate 1'),
+]
+
+
 @pytest.mark.slow
 def test_four_processes_of_two_devices_have_the_digest_of_one(tmp_path):
-  """They keep the states of their clients in files, the single one does not."""
+  """One of them is killed in each phase, and the run goes on after it.
+
+  They keep the states of their clients in files, the single one does not.
+  """
   many = {
     'data.sources': ('plaza',),
     'data.client_split': 'iid',
@@ -136,7 +185,12 @@ def test_four_processes_of_two_devices_have_the_digest_of_one(tmp_path):
   (whole,) = start(1, tmp_path / 'whole', 2, store='auto', more=many)
   assert len(whole) == 1 + 11
   cut = tmp_path / 'cut'
-  for found in start(4, cut, 2, store='auto', devices=2, more=many):
+  four = {'store': 'auto', 'devices': 2, 'more': many}
+  for victim, call in PHASES:
+    codes, ends = launch(4, cut, 2, kills={victim: call}, **four)
+    assert codes.pop(victim) == -signal.SIGKILL, (call, ends)
+    assert all(codes), (call, ends)
+  for found in start(4, cut, 2, **four):
     assert found == whole
   assert len({*(cut / 'checkpoints/clients').iterdir()}) >= 4
   assert not (tmp_path / 'whole/checkpoints/clients').exists()
