@@ -1,10 +1,14 @@
-"""Rounds of FedPav on made-up clients of random images."""
+"""Rounds of FedPav on made-up clients of random images, and image files."""
 
+import shutil
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+DIFFERENT = 256  # number of rendered images, which the files repeat
 
 
 class Rounds(NamedTuple):
@@ -103,3 +107,20 @@ class Timed:
     jax.block_until_ready(self.server)
     self.number += 1
     return log['images'], time.perf_counter() - start
+
+
+def files(folder: Path, number: int) -> list[str]:
+  """Writes JPEG files of rendered persons, 128x64, and returns their names."""
+  from PIL import Image
+
+  from fedreid_jax.data.synthetic import photographs, versions
+
+  sample = photographs.generate(
+    0, 16, 4, 4, height=128, width=64, source=versions.FIRST
+  )
+  names = [f'{k:06d}.jpg' for k in range(number)]
+  for name, pixels in zip(names, sample.images, strict=False):
+    Image.fromarray(pixels).save(folder / name, quality=90)
+  for k in range(min(DIFFERENT, number), number):
+    shutil.copyfile(folder / names[k % DIFFERENT], folder / names[k])
+  return names
