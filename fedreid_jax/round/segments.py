@@ -58,13 +58,8 @@ class ImageStore:
     return not budget or self._placement.rows * self.image_bytes <= budget
 
   def resident(self) -> Table:
-    """Returns the images of all clients, `[devices * rows, ...]`.
-
-    Devices that are only described have the shapes.
-    """
+    """Returns the images of all clients, `[devices * rows, ...]`."""
     placed = self._placement
-    if placement.is_described(self._sharding.mesh):
-      return self.described(placed.rows)
 
     def fill(device: int) -> Table:
       block = self._empty(placed.rows)
@@ -151,15 +146,23 @@ class Segments:
     resident: bool,
     put: Callable[[Any], Any],
   ):
-    """Reads all images once if they are resident.
+    """Reads no images yet.
 
     Args:
       put: function that puts a tree on devices, sharded over lanes.
     """
     self._store, self._placement = store, placement
     self._lanes, self._budget, self._put = lanes_per_device, budget, put
-    self.resident = store.resident() if resident else None
+    self._is_resident = resident
     self._ahead = ReadingAhead()
+
+  @functools.cached_property
+  def resident(self) -> Table | None:
+    """The images of all clients, if they stay on the devices.
+
+    They are read once, on the first access.
+    """
+    return self._store.resident() if self._is_resident else None
 
   def read_ahead(self, lanes: np.ndarray, tasks: types.ClientTask) -> None:
     """Begins to read the first segment of local steps of a later wave.
@@ -222,8 +225,8 @@ class Segments:
       placed: shapes of the tasks of all lanes, with shardings.
       fields: `STEPS` or `PASS`.
     """
-    if self.resident is not None:
-      return self.resident, placed
+    if self._is_resident:
+      return self._store.described(self._placement.rows), placed
     lanes, steps, batch = getattr(placed, fields[0]).shape
     length = self._length(steps, batch)
 

@@ -59,7 +59,7 @@ class Executor:
     mesh: Mesh,
     public: np.ndarray | None = None,
   ):
-    """Places clients and their images.
+    """Places the clients; their images are read later.
 
     Args:
       public: the public set, uint8 `[M, H, W, ch]`, kept on every device.
@@ -253,6 +253,10 @@ class Executor:
     if timed:
       log['timetable'] = timed
     return server, log
+
+  def read_images(self) -> None:
+    """Reads the images that stay on the devices, unless they have been read."""
+    _ = self._segments.resident
 
   def compile_ahead(
     self, server: types.ServerState, store: ClientStore

@@ -35,6 +35,7 @@ from fedreid_jax.training.files import (
   recorder,
   run_files,
   run_secret,
+  steps,
 )
 from fedreid_jax.training.processes import peers, process, signals
 from fedreid_jax.training.reports import monitor, report
@@ -239,13 +240,14 @@ class Run:
       config, record, self.setup.federation.clients, self.progress
     )
     self.fresh = True
+    self.compiled = self._compile_ahead()
+    self.setup.executor.read_images()
 
   def all(self) -> dict[str, Any]:
     """Runs the remaining rounds and returns the content of results.json."""
     config = self.config
     self._resume()
     self.clock.lap('setup')
-    ahead = self._compile_ahead()
     if self.fresh:
       if config.start_from:
         self.server = warm_start.states(
@@ -259,6 +261,10 @@ class Run:
       if few := build.tuned(config, self.setup):
         self.record.say(few)
       self.record.phase('compiling and evaluating the model before training')
+      if self.setup.executor.algorithm.prepares:
+        # Its programs are some of those of a round.
+        self.compiled()
+        self.clock.lap('compile')
       self.server, log = self.setup.executor.prepare(self.server, self.store)
       self.progress.count(log)
       self.clock.lap('train')
@@ -268,7 +274,7 @@ class Run:
     stopped = self._ended(peers.largest(self.hooks.ending()))
     if not stopped and self.progress.done < config.rounds:
       self.record.phase('compiling a round: seconds to minutes, once a machine')
-      ahead()
+      self.compiled()
       self.clock.lap('compile')
     with signals.deferred() as caught:
       while not stopped and self.progress.done < config.rounds:
@@ -282,10 +288,12 @@ class Run:
     return self._results()
 
   def _compile_ahead(self) -> Callable[[], Any]:
-    """Compiles a round while the model before training is tested."""
+    """Compiles a round while images are read and a model is tested."""
+    folder = self.saved.workdir / steps.FOLDER
     # The compilers of several processes exchange results for GPUs, so that all
     # must compile in one order.
-    if self.progress.done == self.config.rounds or jax.process_count() > 1:
+    ended = steps.manifest(folder, self.config.rounds).exists()
+    if ended or jax.process_count() > 1:
       return lambda: None
     return self.setup.executor.compile_ahead(self.server, self.store)
 

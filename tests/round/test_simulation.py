@@ -101,6 +101,34 @@ def test_one_trace_with_changing_cohorts_and_ragged_clients(config, clients):
   assert len(traces) == first
 
 
+@pytest.mark.parametrize('budget_mb', [0.0, 700 / 2**20])
+def test_a_round_compiles_nothing_that_was_compiled_ahead(
+  config, clients, budget_mb
+):
+  """The programs for shapes are those for the arrays that a round has."""
+  config.execution.image_budget_mb = budget_mb
+  executor, variables, _ = toy.make_executor(
+    config, clients, components(('fedpav', 'dfh')), 2
+  )
+  server, states = executor.init(variables)
+  wait = executor.compile_ahead(server, states)
+  executor.read_images()
+  server, _ = executor.prepare(server, states)  # gives away the first state
+  wait()
+  found = []
+
+  def note(event, seconds, **fields):
+    if 'backend_compile' in event:
+      found.append(fields.get('fun_name'))
+
+  jax.monitoring.register_event_duration_secs_listener(note)
+  try:
+    executor.round(server, states, 0)
+  finally:
+    jax.monitoring.unregister_event_duration_listener(note)
+  assert not {'jit(run)', 'jit(aggregate)'} & {*found}
+
+
 def test_clients_out_of_the_cohort_keep_their_state(config, clients):
   config.fraction = 0.5
   executor, variables, _ = toy.make_executor(
