@@ -168,7 +168,7 @@ class ResNet(nn.Module):
     bn = norm.layer(self.norm_kind, f'{prefix}bn1', dtype=self.dtype)
     x = norm.relu(bn(x, train=train, mask=mask))
     if not self.small_stem:
-      x = nn.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])  # pyright: ignore
+      x = conv.max_pool_3x3(x)
     return x
 
 

@@ -207,7 +207,7 @@ class OSNet(nn.Module):
     x = layer(channels[0], name='conv1', size=7, stride=2, normalised=kind)(
       x, **given
     )
-    x = nn.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])  # pyright: ignore
+    x = conv.max_pool_3x3(x)
     for stage, features in enumerate(channels[1:]):
       for i in range(2):
         by_image = self.ain and AIN[stage][i]
