@@ -1,7 +1,7 @@
 """Evaluates the models of a run for `evaluation` in results.json."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ Evaluator = Callable[[Model, Target], Mapping[str, Any]]
 Precision = Float[np.ndarray, ' Q']
 PerQuery = dict[tuple[str, str], list[Precision]]  # by model and target
 Seen = Callable[[str, Target, Float[np.ndarray, 'M D']], None]
-Models = dict[str, types.Flat]
+Models = Mapping[str, types.Flat]
 # Variables of a model, or of the models of an ensemble, for all images or each
 # modality.
 Members = Sequence[tuple[types.Flat, ...]]
@@ -119,7 +119,7 @@ def make(
     seen: Seen | None = None,
   ) -> list[Entry]:
     entries = []
-    for name, members in _members(config.ensemble, models, source).items():
+    for name, members in _members(config.ensemble, models, source):
       for target in _own(name, targets):
         own, model_of = adapted(members, target)
         views = {
@@ -149,20 +149,20 @@ def _sides(config) -> dict[str, str]:
 
 def _members(
   kinds: Sequence[str], models: Models, source: Source
-) -> dict[str, Members]:
-  """Members, one or those of an ensemble, of every model."""
+) -> Iterator[tuple[str, Members]]:
+  """Yields the members, one or those of an ensemble, of every model."""
   # The average is taken before the moments are re-estimated, since averaged
   # parameters have other moments.
   averaged = features.ensembles(models, [k for k in kinds if k == 'average'])
   joined = [k for k in kinds if k != 'average']
-  parts: list[dict[str, list[types.Flat]]] = []
-  for part in source(models | {k: own[0] for k, own in averaged.items()}):
-    alone = {name: [variables] for name, variables in part.items()}
-    parts.append(alone | features.ensembles(part, joined))
-  return {
-    name: list(zip(*(part[name] for part in parts), strict=True))
-    for name in (*models, *kinds)
-  }
+  if averaged:
+    models = {**models, **{k: own[0] for k, own in averaged.items()}}
+  parts = [(part, features.ensembles(part, joined)) for part in source(models)]
+  names = [name for name in models if name not in kinds]
+  # One model after another, which a mapping may read on demand.
+  for name in (*names, *kinds):
+    own = [found.get(name) or [part[name]] for part, found in parts]
+    yield name, list(zip(*own, strict=True))
 
 
 def _test(

@@ -12,7 +12,7 @@ the moments are re-estimated on the images of all clients, and with 'target' or
 'stream' on the gallery of each target.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -156,7 +156,7 @@ def of_each(
 
 
 def ensembles(
-  models: dict[str, Flat], kinds: Sequence[str]
+  models: Mapping[str, Flat], kinds: Sequence[str]
 ) -> dict[str, list[Flat]]:
   """The members of each kind of ensemble of the clients' models, by kind.
 

@@ -50,6 +50,30 @@ class Personal(Mapping[int, Flat]):
     return self._store.row(client).personal
 
 
+class LocalModels(Mapping[int, Flat]):
+  """Models in the states of a component by canonical index, read on demand."""
+
+  def __init__(self, store: 'ClientStore', name: str):
+    """Finds the clients with a model; states are `(variables, present)`."""
+    self._store, self._name = store, name
+    # The state of a client that is a real site stays there.
+    self._clients = [
+      k for k in store.written() if (kept := self._kept(k)) and kept[1]
+    ]
+
+  def _kept(self, client: int) -> Any:
+    return self._store.row(client).states.get(self._name)
+
+  def __len__(self) -> int:
+    return len(self._clients)
+
+  def __iter__(self) -> Iterator[int]:
+    return iter(self._clients)
+
+  def __getitem__(self, client: int) -> Flat:
+    return dict(self._kept(client)[0])
+
+
 class ClientStore:
   """States of `N` clients.
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, prng, trees, types
@@ -26,7 +25,7 @@ from fedreid_jax.method.component import (
 )
 from fedreid_jax.method.sums import Gather
 from fedreid_jax.round import local_training
-from fedreid_jax.round.client_store import ClientStore
+from fedreid_jax.round.client_store import ClientStore, LocalModels
 from fedreid_jax.round.server import fold as fold_
 from fedreid_jax.round.server import gathering, masked, server_round
 from fedreid_jax.round.server.arithmetic import FixedPoint, Float32
@@ -391,25 +390,17 @@ def warnings(
 
 def models_to_evaluate(
   components: Sequence[Component], store: ClientStore
-) -> dict[int, Flat]:
-  """Returns the clients' own models that components keep for evaluation.
+) -> Mapping[int, Flat]:
+  """Returns the clients' own models that a component keeps for evaluation.
 
   Args:
     store: states of the clients; a client whose state was never written has no
       such model.
 
   Returns:
-    Variables by canonical index of the client.
+    Variables by canonical index of the client, read on demand.
   """
-  models: dict[int, Flat] = {}
   for component in components:
     if 'local_model' in component.properties:
-      for k in store.written():
-        kept = store.row(k).states.get(component.name)
-        # The state of a client that is a real site stays there.
-        if kept is None:
-          continue
-        variables, present = kept
-        if np.asarray(present):
-          models[k] = dict(variables)
-  return models
+      return LocalModels(store, component.name)
+  return {}

@@ -139,7 +139,7 @@ def restore(
 
 def evaluate_models(
   config,
-  models: dict[str, types.Flat],
+  models: Mapping[str, types.Flat],
   groups: np.ndarray,
   names: Sequence[str],
   seen: evaluator.Seen | None = None,

@@ -447,13 +447,13 @@ class Run:
     # As in the summary, the model before training is no candidate.
     return report.checkpoint_score(entries) if self.progress.done else None
 
-  def _models(self, groups: np.ndarray) -> dict[str, types.Flat]:
+  def _models(self, groups: np.ndarray) -> Mapping[str, types.Flat]:
     self.clients.publish()
     personal = client_store.Personal(self.store)
     models = named_models.of(self.server.shared, personal, groups, self.names)
     components = self.setup.executor.algorithm.components
     own = compose.models_to_evaluate(components, self.store)
-    return models | {f'client:{self.names[k]}': x for k, x in own.items()}
+    return named_models.Models(models, own, self.names) if own else models
 
   def _clusters(self) -> dict[str, Any]:
     """The clients of each server model, empty without clustering."""

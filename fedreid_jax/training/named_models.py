@@ -1,6 +1,7 @@
 """The models of a checkpoint by their names, and their network."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,12 +17,40 @@ from fedreid_jax.training import build
 from fedreid_jax.training.files import checkpoint
 
 
+class Models(Mapping[str, types.Flat]):
+  """Models of the server, and then those of clients, 'client:NAME'.
+
+  Those of clients are read on demand: all of them may not fit in memory.
+  """
+
+  def __init__(
+    self,
+    server: Mapping[str, types.Flat],
+    own: Mapping[int, types.Flat],
+    names: Sequence[str],
+  ):
+    """Names the models of clients, whose keys are canonical indices."""
+    self._server, self._own = server, own
+    self._index = {f'client:{names[k]}': k for k in own}
+
+  def __len__(self) -> int:
+    return len(self._server) + len(self._index)
+
+  def __iter__(self) -> Iterator[str]:
+    return itertools.chain(self._server, self._index)
+
+  def __getitem__(self, name: str) -> types.Flat:
+    if name in self._server:
+      return self._server[name]
+    return self._own[self._index[name]]
+
+
 def of(
   shared: types.Flat,
   personal: Mapping[int, types.Flat],
   groups: np.ndarray,
   names: Sequence[str],
-) -> dict[str, types.Flat]:
+) -> Mapping[str, types.Flat]:
   """The variables of each model of a run by its name.
 
   A single model is named 'global', and several are named 'cluster:GROUP'.
@@ -29,11 +58,7 @@ def of(
   Keys of `personal` are canonical indices of clients; groups are int32 `[N]`.
   """
   if not shared:
-    return {
-      f'client:{name}': personal[k]
-      for k, name in enumerate(names)
-      if k in personal
-    }
+    return Models({}, personal, names)
   several = next(iter(shared.values())).shape[0] > 1
   # A model of the server gets personal parameters of any client, because only
   # identity scores depend on them.
@@ -71,7 +96,7 @@ class Restored(NamedTuple):
   """The models of a checkpoint."""
 
   step: int  # rounds of training
-  models: dict[str, types.Flat]  # by the names of `of`
+  models: Mapping[str, types.Flat]  # by the names of `of`
   groups: np.ndarray  # of every client, int32 `[N]`
   host: dict[str, Any]  # the JSON part
 

@@ -142,12 +142,13 @@ class Simulation:
     Returns:
       'global', 'cluster:GROUP' or 'client:NAME' to a flat dict of variables.
     """
-    return named_models.of(
+    found = named_models.of(
       jax.device_get(state.server.shared),
       client_store.Personal(state.clients),
       np.asarray(state.server.groups),
       self.names,
     )
+    return dict(found)
 
   def embed(self, variables: types.Flat, images: types.Array) -> types.Array:
     """Returns embeddings of normalised images in evaluation mode, `[B, D]`.

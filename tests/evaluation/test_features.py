@@ -12,7 +12,7 @@ from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.models import networks
 from fedreid_jax.round import placement
-from fedreid_jax.training import build, evaluation, loop
+from fedreid_jax.training import build, evaluation, loop, named_models
 
 
 @pytest.fixture(scope='module')
@@ -236,6 +236,36 @@ def test_classes_are_scored_by_the_mean_model_only(parts):
   assert accuracy == pytest.approx(100 * right.mean())
   with pytest.raises(errors.ConfigError, match='no classifier'):
     evaluate(parts, target, ('concat',))
+
+
+def test_models_of_clients_are_read_one_after_another(parts):
+  """All of them may not fit in memory."""
+  model, models, transforms = parts
+  events = []
+
+  class Rows(dict):
+    def __getitem__(self, client):
+      events.append(client)
+      return super().__getitem__(client)
+
+  names = [name.removeprefix('client:') for name in models]
+  rows = Rows(enumerate(models.values()))
+  (first, *_) = models.values()
+  given = named_models.Models({'global': first}, rows, names)
+  assert [*given] == ['global', *models] and len(given) == 1 + len(models)
+  run = evaluator.make(
+    toy.toy_config().evaluation,
+    (TARGET,),
+    model,
+    transforms,
+    placement.make_mesh(1),
+  )
+  entries = run(given, seen=lambda name, *_: events.append(name))
+  assert [entry['model'] for entry in entries] == [*given]
+  expected = ['global']
+  for number, name in enumerate(models):
+    expected += [number, name]
+  assert events == expected
 
 
 @pytest.mark.slow

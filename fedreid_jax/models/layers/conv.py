@@ -425,13 +425,11 @@ def max_pool_3x3(
 
   The gradient goes to the first maximum in row-major order, as in PyTorch.
   """
-  plain = functools.partial(
-    nn.max_pool,
-    window_shape=(3, 3),
-    strides=(2, 2),
-    padding=[(1, 1), (1, 1)],
-  )
-  return lax.platform_dependent(x, cpu=_max_pool_3x3, default=plain)
+
+  def default(x):
+    return nn.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])  # pyright: ignore
+
+  return lax.platform_dependent(x, cpu=_max_pool_3x3, default=default)
 
 
 # XLA's windows of maxima and their gradient are several times slower on a CPU
