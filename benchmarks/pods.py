@@ -5,7 +5,7 @@
 
 Each pair is compiled once: a line of the file that is there is kept. The memory
 is that of the program of a round that needs most; the time, the operations and
-the bytes are those of one step of one client.
+the bytes are those of one step of one client, except `others`.
 """
 
 import json
@@ -83,7 +83,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
       f'{row["temporary"] / 1e9:.2f}',
       f'{row["flops"] / 1e9:.2f}' if row['flops'] else '',
       f'{row["moved"] / 1e9:.2f}' if row['moved'] else '',
-      f'{row["others"] / 1e9:.2f}' if row['others'] else '',
+      f'{row["others"] / 1e9:.2f}' if row.get('others') else '',
       f'{1e3 * row["seconds"]:.2f}' if timed else '',
       f'{1e3 * row["floor"]:.2f}' if row['flops'] else '',
       f'{1e3 * row["floor_flops"]:.2f}' if row['flops'] else '',

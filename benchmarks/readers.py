@@ -13,7 +13,7 @@ such processes as well) decode them in every epoch. torchvision is optional.
 The second command trains FedPav with the convnet on crops of 64x32, whose files
 are decoded to one array in a file. In turn, all images stay on the devices, or
 those of some steps are copied while the steps before are computed. It prints
-the time that a round with copies takes longer, as the time for which the
+the share of a round with copies that it takes longer, as the time for which the
 devices wait, and the images per second of copies without any computation.
 """
 
@@ -82,9 +82,9 @@ def ours(folder: Path, names: list[str]) -> Callable[[], Iterable[Any]]:
   return epoch
 
 
-def augmented(paths: list[Path], seed: int) -> np.ndarray:
+def augmented(paths: list[Path]) -> np.ndarray:
   """Decodes and augments a batch with Pillow and NumPy."""
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(abs(hash(paths[0])))
   batch = np.empty((len(paths), HEIGHT, WIDTH, 3), np.float32)
   for image, path in zip(batch, paths, strict=True):
     with Image.open(path) as opened:
@@ -123,13 +123,11 @@ def pillow(folder: Path, names: list[str]) -> Callable[[], Iterable[Any]]:
 
   def epoch() -> Iterable[Any]:
     order = np.random.default_rng(0).permutation(len(names))
-    parts = [
-      ([folder / names[k] for k in order[i : i + BATCH]], i)
-      for i in range(0, len(names) - BATCH + 1, BATCH)
-    ]
-    jobs = [pool.apply_async(augmented, part) for part in parts]
-    for job in jobs:
-      yield job.get()
+    steps = len(names) // BATCH
+    parts = np.reshape(order[: steps * BATCH], (steps, BATCH))
+    yield from pool.imap(
+      augmented, ([folder / names[k] for k in rows] for rows in parts)
+    )
 
   return epoch
 

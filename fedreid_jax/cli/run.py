@@ -426,6 +426,10 @@ def exit_on_error(body: Callable[[], None], debug: bool) -> None:
     # A normal exit would wait for the other processes.
     if (peers := _peers()) and peers.joined():
       peers.abandon(failure.exit_code)
+    # It would also wait for a thread of `Executor.compile_ahead`, for minutes.
+    if any(one.name.startswith('compiler') for one in threading.enumerate()):
+      sys.stdout.flush()
+      os._exit(failure.exit_code)
     sys.exit(failure.exit_code)
 
 

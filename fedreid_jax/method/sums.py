@@ -125,7 +125,7 @@ class Gather(NamedTuple):
       weighted mean.
     by_coordinate: whether `combine` computes every value of a model from the
       same value of the uploads. Then every device combines a part of the
-      values, and none has all uploads.
+      values, except those of arrays with few of them.
   """
 
   weights: Weigh | None = None

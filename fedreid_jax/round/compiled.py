@@ -263,12 +263,10 @@ def _canonical(
 
 def _part(mesh: Mesh, leaf: Array) -> NamedSharding:
   """Returns the sharding of a leaf `[K, ...]` over its longest other axis."""
-  shape = leaf.shape[1:]
-  # A part of a few values is not worth the messages.
-  if max(shape, default=0) < mesh.devices.size:
+  axis = placement.divided_axis(leaf.shape[1:], mesh.devices.size)
+  if axis is None:
     return NamedSharding(mesh, P())
-  axis = 1 + int(np.argmax(shape))
-  return NamedSharding(mesh, P(*(None,) * axis, placement.AXIS))
+  return NamedSharding(mesh, P(*(None,) * (1 + axis), placement.AXIS))
 
 
 def _of_group(models: Flat, task: types.ClientTask) -> Flat:

@@ -110,6 +110,30 @@ def make_mesh(
   return jax.make_mesh((len(here),), (AXIS,), axis_types=kinds, devices=here)
 
 
+def divided_axis(shape: Sequence[int], devices: int) -> int | None:
+  """Returns the axis along which devices have parts of an array, or None.
+
+  It is the longest one, unless it is shorter than the number of devices.
+  """
+  if max(shape, default=0) < devices:
+    return None
+  return int(np.argmax(shape))
+
+
+def part_bytes(leaves: Tree, devices: int) -> int:
+  """Returns the bytes of the largest part of arrays that are divided."""
+
+  def one(leaf: Any) -> int:
+    size = leaf.size * leaf.dtype.itemsize
+    axis = divided_axis(leaf.shape, devices)
+    if axis is None:
+      return size
+    length = leaf.shape[axis]
+    return size // length * -(-length // devices)
+
+  return sum(map(one, jax.tree.leaves(leaves)))
+
+
 def over_clients(
   fn: Callable[..., Any], mesh: Mesh, width: int
 ) -> Callable[..., Any]:

@@ -271,7 +271,7 @@ class Executor:
     whole = functools.partial(placement.described, sharding=self._whole)
     shapes = jax.tree.map(whole, server)
     thread = futures.ThreadPoolExecutor(1, 'compiler')
-    ahead = thread.submit(self.compiled, shapes, store)
+    ahead = thread.submit(lambda: self._compiled(shapes, store) and None)
     thread.shutdown(wait=False)
     return ahead.result
 
@@ -289,14 +289,20 @@ class Executor:
     self, server: types.ServerState, store: ClientStore
   ) -> tuple[costs.Programs, costs.Costs]:
     """Compiles as `forecast` does, and also returns the programs."""
+    found, waves, sent = self._compiled(server, store)
+    return found, costs.of_programs(found, waves, sent)
+
+  def _compiled(
+    self, server: types.ServerState, store: ClientStore
+  ) -> tuple[costs.Programs, list[types.ClientTask], round_log.Bytes]:
+    """Returns the programs of round 0, its tasks and the bytes sent."""
     _, uploads, _ = self._first_round(server, store)
     drawn = self._tasks.first()
     sent = self._wire(server, uploads, drawn, True)
     waves = self._tasks.waves(drawn, self._groups(server), 0)
     given = self._tasks.size, self._public, self._seed_of(0)
     found = costs.of_round(self._local, server, store, waves, *given)
-    tasks = [tasks for _, tasks in waves]
-    return found, costs.of_programs(found, tasks, sent)
+    return found, [tasks for _, tasks in waves], sent
 
   def _groups(self, server: types.ServerState) -> np.ndarray:
     """Returns the group of every client; all are in one before round 0."""

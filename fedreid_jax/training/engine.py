@@ -102,7 +102,7 @@ def make_executor(
     sum(x.size * x.dtype.itemsize for x in shared.values()),
     config.execution.stack_budget_mb,
     config.execution.deterministic,
-    mesh.devices.size,
+    placement.part_bytes(shared, mesh.devices.size),
   )
   # The unit of exact sums is chosen so that the weights of the K largest
   # clients fit.

@@ -146,7 +146,7 @@ def _train(
     root = peers.of_first(lambda: run_secret.root(config, workdir, restart))
     clock = Clock()
     stack.callback(clock.close)
-    one = Run(config, record, saved, held, calls, clock, make, root)
+    one = Run(config, record, saved, held, calls, clock, make, root, restart)
     # Only now, when all parts are built, a restart deletes the earlier run.
     if held:
       stack.enter_context(run_files.begun(workdir, restart, held.check))
@@ -209,6 +209,7 @@ class Run:
     clock: Clock,
     make: build.Maker,
     root: bytes,
+    restart: bool,
   ):
     self.config, self.record, self.saved = config, record, saved
     # Of several processes, only the first one holds the lock.
@@ -240,7 +241,14 @@ class Run:
       config, record, self.setup.federation.clients, self.progress
     )
     self.fresh = True
-    self.compiled = self._compile_ahead()
+    folder = saved.workdir / steps.FOLDER
+    ended = not restart and steps.manifest(folder, config.rounds).exists()
+    # The compilers of several processes exchange results for GPUs, so that all
+    # must compile in one order.
+    self.ahead: Callable[[], object] | None = None
+    self.waited = False
+    if not ended and jax.process_count() == 1:
+      self.ahead = self.setup.executor.compile_ahead(self.server, self.store)
     self.setup.executor.read_images()
 
   def all(self) -> dict[str, Any]:
@@ -260,11 +268,10 @@ class Run:
         )
       if few := build.tuned(config, self.setup):
         self.record.say(few)
-      self.record.phase('compiling and evaluating the model before training')
       if self.setup.executor.algorithm.prepares:
         # Its programs are some of those of a round.
-        self.compiled()
-        self.clock.lap('compile')
+        self._wait_for_programs()
+      self.record.phase('compiling and evaluating the model before training')
       self.server, log = self.setup.executor.prepare(self.server, self.store)
       self.progress.count(log)
       self.clock.lap('train')
@@ -273,9 +280,7 @@ class Run:
       self._save(self._evaluate())
     stopped = self._ended(peers.largest(self.hooks.ending()))
     if not stopped and self.progress.done < config.rounds:
-      self.record.phase('compiling a round: seconds to minutes, once a machine')
-      self.compiled()
-      self.clock.lap('compile')
+      self._wait_for_programs()
     with signals.deferred() as caught:
       while not stopped and self.progress.done < config.rounds:
         self._round()
@@ -287,15 +292,16 @@ class Run:
     )
     return self._results()
 
-  def _compile_ahead(self) -> Callable[[], Any]:
-    """Compiles a round while images are read and a model is tested."""
-    folder = self.saved.workdir / steps.FOLDER
-    # The compilers of several processes exchange results for GPUs, so that all
-    # must compile in one order.
-    ended = steps.manifest(folder, self.config.rounds).exists()
-    if ended or jax.process_count() > 1:
-      return lambda: None
-    return self.setup.executor.compile_ahead(self.server, self.store)
+  def _wait_for_programs(self) -> None:
+    """Waits for the programs of a round that another thread compiles."""
+    if self.waited:
+      return
+    self.waited = True
+    self.record.phase('compiling a round: seconds to minutes, once a machine')
+    self.clock.lap('setup')
+    if self.ahead:
+      self.ahead()
+    self.clock.lap('compile')
 
   def _after_round(self, caught: Callable[[], int]) -> bool:
     """Evaluates and saves if they are due; returns whether to stop."""

@@ -1,6 +1,5 @@
 """The models of a checkpoint by their names, and their network."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,17 +31,19 @@ class Models(Mapping[str, types.Flat]):
     """Names the models of clients, whose keys are canonical indices."""
     self._server, self._own = server, own
     self._index = {f'client:{names[k]}': k for k in own}
+    # A method may share nothing and keep models of clients as well.
+    self._names = [*dict.fromkeys((*server, *self._index))]
 
   def __len__(self) -> int:
-    return len(self._server) + len(self._index)
+    return len(self._names)
 
   def __iter__(self) -> Iterator[str]:
-    return itertools.chain(self._server, self._index)
+    return iter(self._names)
 
   def __getitem__(self, name: str) -> types.Flat:
-    if name in self._server:
-      return self._server[name]
-    return self._own[self._index[name]]
+    if name in self._index:
+      return self._own[self._index[name]]
+    return self._server[name]
 
 
 def of(
@@ -96,7 +97,7 @@ class Restored(NamedTuple):
   """The models of a checkpoint."""
 
   step: int  # rounds of training
-  models: Mapping[str, types.Flat]  # by the names of `of`
+  models: dict[str, types.Flat]  # by the names of `of`
   groups: np.ndarray  # of every client, int32 `[N]`
   host: dict[str, Any]  # the JSON part
 
@@ -109,7 +110,8 @@ def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
   """
   step = saved.find(which)
   shared, personal, groups, host = saved.restore_models(step)
-  models = of(shared, personal, groups, host['clients'])
+  # Read at once: a run that goes on may replace files of clients.
+  models = dict(of(shared, personal, groups, host['clients']))
   return Restored(step, models, groups, host)
 
 

@@ -74,7 +74,7 @@ class Simulation:
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
   ):
-    """Places clients and their images on devices.
+    """Places clients on devices; their images are read in the first round.
 
     Args:
       model_fn: `(C) -> Flax module` with the interface of

@@ -1,11 +1,13 @@
 """Which methods gather uploads, and the limit of their memory."""
 
+import jax
+import numpy as np
 import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import trees
-from fedreid_jax.round import compose
+from fedreid_jax.round import compose, placement
 from fedreid_jax.round.server import gathering
 from fedreid_jax.training.reports import topology
 
@@ -43,8 +45,8 @@ def test_a_method_that_needs_uploads_is_refused_over_budget(name):
     (('fedpav', 'robust'), True),
     (('fedpav',), False),
     (('fedpav', 'fedatt'), False),
-    # These read uploads or models whole.
     (('fedpav', 'robust', 'compress'), True),
+    # It may read models whole.
     (('fedpav', 'robust', 'fedopt'), False),
   ],
   ids=str,
@@ -66,6 +68,24 @@ def test_a_median_is_combined_in_parts(clients, config, names, wanted):
 
 def test_devices_share_the_memory_of_parts():
   made = compose.load(('fedpav', 'robust'), {}, algorithms)
-  with pytest.raises(errors.ResourceError, match='752 MB on a device'):
-    gathering.of_round(made, 64, MODEL, 512.0, True, devices=8)
-  assert gathering.of_round(made, 64, MODEL, 512.0, True, devices=16).gathered
+
+  def of_parts(leaves, devices):
+    shapes = {
+      str(k): jax.ShapeDtypeStruct(shape, np.float32)
+      for k, shape in enumerate(leaves)
+    }
+    size = placement.part_bytes(shapes, devices)
+    return gathering.of_round(made, 64, MODEL, 512.0, True, size)
+
+  side = 2**11
+  square = (side, side)  # 16 MB
+  with pytest.raises(errors.ResourceError, match='1024 MB on a device'):
+    of_parts([square], 1)
+  assert of_parts([square], 2).gathered
+  # A last part is smaller, and short arrays are not divided.
+  assert placement.divided_axis((3, 3, 5, 4), 5) == 2
+  assert placement.divided_axis((3, 3, 5, 4), 6) is None
+  with pytest.raises(errors.ResourceError, match='MB on a device'):
+    of_parts([square] + [(side - 1,) * 2], 2 * side)
+  some = {'a': jax.ShapeDtypeStruct((5, 2), np.float32)}
+  assert placement.part_bytes(some, 2) == 3 * 2 * 4

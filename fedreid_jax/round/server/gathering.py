@@ -16,8 +16,8 @@ class Uploads(NamedTuple):
   """The uploads of a round.
 
   Attributes:
-    gathered: why all of them are on a device at once, '' if they are added as
-      clients end.
+    gathered: why all of them are on the devices at once, '' if they are added
+      as clients end.
     number: number of uploads, `K`.
     model_bytes: bytes of the shared parameters of one upload.
     exact: whether sums are in fixed point.
@@ -79,15 +79,15 @@ def of_round(
   model_bytes: int,
   budget_mb: float,
   exact: bool,
-  devices: int = 1,
+  part_bytes: int | None = None,
 ) -> Uploads:
-  """Returns the uploads of a round; the result does not depend on devices.
+  """Returns the uploads of a round.
 
   Args:
     budget_mb: limit of gathered uploads in MB, `execution.stack_budget_mb`.
     exact: whether sums are in fixed point (deterministic mode).
-    devices: number of devices, which share the values of the uploads if each
-      value is combined on its own.
+    part_bytes: bytes of an upload that a device has if each value is combined
+      on its own, None for all.
 
   Raises:
     ResourceError: if uploads are gathered and exceed the budget.
@@ -99,8 +99,8 @@ def of_round(
       gathered = f'component {component.name!r} masks all uploads together'
   total = number * model_bytes / MB
   # Otherwise every device has all of them, so that more devices do not help.
-  if is_by_coordinate(components):
-    total /= devices
+  if part_bytes is not None and is_by_coordinate(components):
+    total = number * part_bytes / MB
   if gathered and total > budget_mb:
     raise errors.ResourceError(
       f'{gathered}: {number} uploads of {model_bytes / MB:.3g} MB are '

@@ -21,11 +21,12 @@ ONE = {'images': 'image', 'identities': 'identity', 'cameras': 'camera'}
 def lines(config, workdir: Path) -> Iterator[str]:
   """Yields the lines that `fedreid train --dry_run` prints.
 
-  Reads or renders the images and compiles the program of a round; writes
-  nothing but these programs, into the cache of JAX.
+  Compiles the programs of a round; writes nothing but these programs, into the
+  cache of JAX, and the arrays of image files. Images that a run would read
+  later are not read.
 
   Raises:
-    FedReIDError: as `loop.train` before its first round.
+    FedReIDError: as `loop.train` before it reads those images.
   """
   trackers.check(config.track)
   yield 'configuration, where it differs from the defaults:'
