@@ -1,12 +1,13 @@
 """Loads the images of a run as `config.data` describes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedreid_jax.core import plugins
+from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split, federation, poison, validation
 from fedreid_jax.data.benchmark import benchmark_source
-from fedreid_jax.data.federation import Federation
+from fedreid_jax.data.federation import Federation, Images
 from fedreid_jax.data.folder import folder_source
 from fedreid_jax.data.synthetic import synthetic_source, versions
 
@@ -54,22 +55,7 @@ def load(
     if held_out:
       domains, tests = validation.hold_out(domains, held_out, config.world_seed)
       notices = validation.notice(tests, held_out)
-    people = client_split.make_clients(
-      domains,
-      config.client_split,
-      config.world_seed,
-      config.labels,
-      num_clients=config.num_clients,
-      concentration=config.concentration,
-    )
-    people = poison.poison(
-      people,
-      config.poison,
-      config.poisoned,
-      config.trigger_share,
-      config.world_seed,
-    )
-    people = client_split.hide_labels(people, config.unlabelled)
+    people = divided(config, domains)
     notices = (*notices, *poison.notice(config.poison, config.poisoned))
     if config.task == 'classification':
       federation.check_classes(source, people)
@@ -81,6 +67,31 @@ def load(
     notices=(*source.notices, *notices),
     sources=source.sources,
   )
+
+
+def divided(config, domains: Sequence[Images]) -> tuple[ClientData, ...]:
+  """Divides the images of domains into clients, and poisons them if asked.
+
+  Raises:
+    DataError: as `client_split.make_clients`.
+    ConfigError: as `client_split.hide_labels`.
+  """
+  people = client_split.make_clients(
+    domains,
+    config.client_split,
+    config.world_seed,
+    config.labels,
+    num_clients=config.num_clients,
+    concentration=config.concentration,
+  )
+  people = poison.poison(
+    people,
+    config.poison,
+    config.poisoned,
+    config.trigger_share,
+    config.world_seed,
+  )
+  return client_split.hide_labels(people, config.unlabelled)
 
 
 def without_images(config) -> Federation:

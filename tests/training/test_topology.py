@@ -73,6 +73,15 @@ def test_data_sets_are_described_by_their_published_sizes():
   assert found.image_shape == (256, 128, 3)
 
 
+def test_clients_are_divided_as_configured():
+  """SYSU-MM01 has 34,167 images of 395 persons by six cameras."""
+  config = validation.validate(recipes.recipe('dppt:paper', ''))
+  assert config.data.client_split == 'camera_independent'
+  clients = topology.described(config).clients
+  assert len(clients) == 6 and sum(c.num_images for c in clients) == 34167
+  assert {c.num_identities for c in clients} == {395}
+
+
 def test_unknown_topologies():
   with pytest.raises(errors.ConfigError, match='CPU devices'):
     topology.devices('cpu:4096')

@@ -18,10 +18,9 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config.validation import load_components
-from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import augment, load
 from fedreid_jax.data.datasets import registry
-from fedreid_jax.data.federation import Federation
+from fedreid_jax.data.federation import Federation, Images
 from fedreid_jax.models import networks
 from fedreid_jax.round import costs, placement
 from fedreid_jax.round.local_training import STEP
@@ -202,8 +201,7 @@ def described(config) -> Federation:
   Raises:
     ConfigError: for a data set without published sizes.
   """
-  empty = load.without_images(config.data)
-  clients = []
+  domains = []
   for spec in sorted(config.data.sources):
     dataset, options = registry.parse(spec)
     count = dataset.expected(options).get('train')
@@ -215,17 +213,17 @@ def described(config) -> Federation:
       )
     images = count.images or IMAGES * count.identities
     rows = np.arange(images, dtype=np.int32)
-    clients.append(
-      ClientData(
+    domains.append(
+      Images(
         spec,
         _no_images,
         rows % count.identities,
-        rows % (count.cameras or 1),
+        rows // count.identities % (count.cameras or 1),
         np.zeros_like(rows),
-        count.identities,
       )
     )
-  return empty._replace(clients=tuple(clients))
+  clients = load.divided(config.data, domains)
+  return load.without_images(config.data)._replace(clients=clients)
 
 
 def _no_images() -> Any:
