@@ -1,6 +1,10 @@
 """Flags that are refused, and exceptions as one line and an exit code."""
 
 import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import pytest
@@ -127,3 +131,32 @@ def test_an_error_of_the_program_says_where(capsys):
   last = err.splitlines()[-1]
   assert last.startswith('error[70]: ZeroDivisionError: ')
   assert 'test_run.py:' in last
+
+
+COMPILING = """
+import time
+from concurrent import futures
+from fedreid_jax import errors
+from fedreid_jax.cli import run
+
+def body():
+  thread = futures.ThreadPoolExecutor(1, 'compiler')
+  thread.submit(time.sleep, 600)
+  thread.shutdown(wait=False)
+  print('before')
+  raise errors.DataError('bad', 'here', 'mend it')
+
+run.exit_on_error(body, debug=False)
+"""
+
+
+def test_an_error_ends_a_command_although_a_compiler_runs():
+  done = subprocess.run(
+    [sys.executable, '-c', COMPILING],
+    env=os.environ | {'PYTHONPATH': str(Path(run.__file__).parents[2])},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == errors.DataError.exit_code
+  assert done.stdout == 'before\n' and done.stderr.startswith('error[')
