@@ -10,9 +10,10 @@ published sizes is read. The table has, for a chip and every program of a round:
 its memory, with the temporary arrays in it; operations; bytes between the chip
 and its memory in one step (`MB a step`) and in all other parts (`others`); the
 compiler's estimate of its time; the time that a chip of this kind needs at
-least by its published peaks (`floor`, bfloat16); and collectives with their
-bytes. The compiler counts the body of a loop once, so that operations and floor
-of the row `training` are those of one step of one client.
+least by its published peaks (`floor`, bfloat16). Lines below have the
+collectives with their bytes. For cpu:N all bytes are in `others`. The compiler
+counts the body of a loop once, so that operations and floor of the row
+`training` are those of one step of one client.
 
 The compiler for GPUs (a100, h100, h200) states memory and collectives only, and
 knows no workspace of cuDNN. A round that does not fit in the memory of a chip
@@ -29,7 +30,7 @@ TAKES_RECIPE = True
 
 COLUMNS = (
   *('program', 'MB', 'temporary', 'Gflop', 'MB a step', 'others'),
-  *('ms', 'floor', 'collectives'),
+  *('ms', 'floor'),
 )
 _TOPOLOGY = flags.DEFINE_string(
   'topology',
@@ -65,7 +66,7 @@ def main(argv: list[str]) -> None:
       COLUMNS,
       [_cells(row, chip) for row in rows],
       (),
-      notes,
+      notes + [_collectives(row) for row in rows if row.collectives],
     )
     _check(rows, chip)
 
@@ -76,10 +77,6 @@ def _cells(row, chip) -> list[str]:
   floor = ''
   if chip and row.flops:
     floor = f'{1e3 * row.floor(chip):.3f}'
-  found = ', '.join(
-    f'{number} {kind} {size / 1e6:.1f} MB'
-    for kind, (number, size) in row.collectives.items()
-  )
   return [
     row.name,
     f'{row.need / 1e6:.1f}',
@@ -91,8 +88,15 @@ def _cells(row, chip) -> list[str]:
     f'{row.others / 1e6:.1f}' if row.others else '',
     f'{1e3 * row.seconds:.3f}' if row.seconds > 0 else '',
     floor,
-    found,
   ]
+
+
+def _collectives(row) -> str:
+  found = ', '.join(
+    f'{number} {kind} {size / 1e6:.1f} MB'
+    for kind, (number, size) in row.collectives.items()
+  )
+  return f'collectives of {row.name}: {found}'
 
 
 def _check(rows, chip) -> None:
