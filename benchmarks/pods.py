@@ -1,11 +1,12 @@
 """Compiles rounds of recipes for pods that are not there; writes a table.
 
   JAX_PLATFORMS=cpu python -m benchmarks.pods --recipe=fedpav:paper \
-    --recipe=fedpav:paper,model.backbone=vit --topology=v5e:2x4 --out=pods.jsonl
+    --recipe=fedpav:paper,model.name=vit --topology=v5e:2x4 --out=pods.jsonl
 
 Each pair is compiled once: a line of the file that is there is kept. The memory
-is that of the program of a round that needs most; the time, the operations and
-the bytes are those of one step of one client, except `others`.
+is that of the program of a round that needs most; the operations and the bytes
+are those of one step of one client, except `others`. The share is that of the
+operations in the floor.
 """
 
 import json
@@ -26,16 +27,8 @@ _RECIPES = flags.DEFINE_multi_string(
 _TOPOLOGIES = flags.DEFINE_multi_string('topology', ['v5e:2x2'], 'Pods.')
 _OUT = flags.DEFINE_string('out', 'pods.jsonl', 'File of the figures.')
 HEAD = (
-  *(
-    'recipe',
-    'pod',
-    'memory, GB',
-    'of it temporary',
-    'GFLOP',
-    'GB a step',
-    'others',
-  ),
-  *('ms', 'floor, ms', 'share', 'collectives a round', 'MB'),
+  *('recipe', 'pod', 'GB a chip', 'temporary', 'Gflop a step', 'GB a step'),
+  *('GB others', 'operations, ms', 'floor, ms', 'share', 'collectives', 'MB'),
 )
 
 
@@ -60,7 +53,6 @@ def measured(recipe: str, pod: str) -> dict[str, Any]:
     'flops': step.flops,
     'moved': step.moved,
     'others': step.others,
-    'seconds': step.seconds,
     'floor': step.floor(chip),
     'floor_flops': step.flops / chip.flops,
     'collectives': sum(number for number, _ in found),
@@ -77,18 +69,19 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     if 'error' in row:
       lines.append(f'| {" | ".join(names)} | {row["error"]} |')
       continue
-    timed = row['seconds'] > 0
+    # The compiler for GPUs has no operations and no bytes.
+    share = row['flops'] and 100 * row['floor_flops'] / row['floor']
     cells = (
-      f'{row["memory"] / 1e9:.2f}',
-      f'{row["temporary"] / 1e9:.2f}',
-      f'{row["flops"] / 1e9:.2f}' if row['flops'] else '',
+      f'{row["memory"] / 1e9:.1f}',
+      f'{row["temporary"] / 1e9:.1f}',
+      f'{row["flops"] / 1e9:.0f}' if row['flops'] else '',
       f'{row["moved"] / 1e9:.2f}' if row['moved'] else '',
       f'{row["others"] / 1e9:.2f}' if row.get('others') else '',
-      f'{1e3 * row["seconds"]:.2f}' if timed else '',
-      f'{1e3 * row["floor"]:.2f}' if row['flops'] else '',
       f'{1e3 * row["floor_flops"]:.2f}' if row['flops'] else '',
+      f'{1e3 * row["floor"]:.2f}' if row['flops'] else '',
+      f'{share:.0f} %' if share else '',
       str(row['collectives']),
-      f'{row["bytes"] / 1e6:.1f}',
+      f'{row["bytes"] / 1e6:.0f}',
     )
     lines.append(f'| {" | ".join((*names, *cells))} |')
   return '\n'.join(lines)

@@ -84,8 +84,9 @@ def ours(folder: Path, names: list[str]) -> Callable[[], Iterable[Any]]:
 
 def augmented(paths: list[Path]) -> np.ndarray:
   """Decodes and augments a batch with Pillow and NumPy."""
-  rng = np.random.default_rng(abs(hash(paths[0])))
+  rng = np.random.default_rng(int(paths[0].stem))
   batch = np.empty((len(paths), HEIGHT, WIDTH, 3), np.float32)
+  mean, std = np.asarray(MEAN, np.float32), np.asarray(STD, np.float32)
   for image, path in zip(batch, paths, strict=True):
     with Image.open(path) as opened:
       small = opened.convert('RGB')
@@ -97,9 +98,7 @@ def augmented(paths: list[Path]) -> np.ndarray:
     cut = padded[y : y + HEIGHT, x : x + WIDTH]
     if rng.random() < 0.5:
       cut = cut[:, ::-1]
-    image[:] = (cut / np.float32(255) - np.asarray(MEAN, 'f4')) / np.asarray(
-      STD, 'f4'
-    )
+    image[:] = (cut / np.float32(255) - mean) / std
     if rng.random() < ERASE:
       erase(image, rng)
   return batch

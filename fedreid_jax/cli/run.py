@@ -427,7 +427,7 @@ def exit_on_error(body: Callable[[], None], debug: bool) -> None:
     if (peers := _peers()) and peers.joined():
       peers.abandon(failure.exit_code)
     # It would also wait for a thread of `Executor.compile_ahead`, for minutes.
-    if any(one.name.startswith('compiler') for one in threading.enumerate()):
+    if _is_compiling():
       sys.stdout.flush()
       os._exit(failure.exit_code)
     sys.exit(failure.exit_code)
@@ -436,6 +436,13 @@ def exit_on_error(body: Callable[[], None], debug: bool) -> None:
 def _peers() -> Any:
   # Looked up, because an import would bring JAX into commands without it.
   return sys.modules.get('fedreid_jax.training.processes.peers')
+
+
+def _is_compiling() -> bool:
+  if not (executor := sys.modules.get('fedreid_jax.round.simulation')):
+    return False
+  names = [thread.name for thread in threading.enumerate()]
+  return any(name.startswith(executor.COMPILER) for name in names)
 
 
 def explain(error: Exception) -> errors.FedReIDError:

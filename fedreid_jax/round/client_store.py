@@ -7,7 +7,7 @@ is read. The engine reads the states of a cohort before a round and writes those
 of the valid clients after it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -32,37 +32,12 @@ class Rows(Protocol):
     ...
 
 
-class Personal(Mapping[int, Flat]):
-  """Personal parameters of all clients by canonical index, read on demand."""
+class OnDemand(Mapping[int, Flat]):
+  """Variables of clients by canonical index, which are read when needed."""
 
-  def __init__(self, store: 'ClientStore'):
-    self._store = store
-
-  def __len__(self) -> int:
-    return len(self._store)
-
-  def __iter__(self) -> Iterator[int]:
-    return iter(range(len(self._store)))
-
-  def __getitem__(self, client: int) -> Flat:
-    if not 0 <= client < len(self._store):
-      raise KeyError(client)
-    return self._store.row(client).personal
-
-
-class LocalModels(Mapping[int, Flat]):
-  """Models in the states of a component by canonical index, read on demand."""
-
-  def __init__(self, store: 'ClientStore', name: str):
-    """Finds the clients with a model; states are `(variables, present)`."""
-    self._store, self._name = store, name
-    # The state of a client that is a real site stays there.
-    self._clients = [
-      k for k in store.written() if (kept := self._kept(k)) and kept[1]
-    ]
-
-  def _kept(self, client: int) -> Any:
-    return self._store.row(client).states.get(self._name)
+  def __init__(self, clients: Collection[int], read: Callable[[int], Flat]):
+    """Reads nothing; `read` returns the variables of one of the clients."""
+    self._clients, self._read = clients, read
 
   def __len__(self) -> int:
     return len(self._clients)
@@ -71,7 +46,9 @@ class LocalModels(Mapping[int, Flat]):
     return iter(self._clients)
 
   def __getitem__(self, client: int) -> Flat:
-    return dict(self._kept(client)[0])
+    if client not in self._clients:
+      raise KeyError(client)
+    return self._read(client)
 
 
 class ClientStore:
@@ -111,6 +88,11 @@ class ClientStore:
     return sum(
       x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(self.shapes)
     )
+
+  @property
+  def personal(self) -> OnDemand:
+    """Personal parameters of all clients."""
+    return OnDemand(range(self._num), lambda k: self.row(k).personal)
 
   def attach(self, rows: Rows) -> None:
     """Copies the rows in memory into files, and uses these from now on."""

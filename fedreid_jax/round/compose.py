@@ -25,7 +25,7 @@ from fedreid_jax.method.component import (
 )
 from fedreid_jax.method.sums import Gather
 from fedreid_jax.round import local_training
-from fedreid_jax.round.client_store import ClientStore, LocalModels
+from fedreid_jax.round.client_store import ClientStore, OnDemand
 from fedreid_jax.round.server import fold as fold_
 from fedreid_jax.round.server import gathering, masked, server_round
 from fedreid_jax.round.server.arithmetic import FixedPoint, Float32
@@ -400,7 +400,13 @@ def models_to_evaluate(
   Returns:
     Variables by canonical index of the client, read on demand.
   """
-  for component in components:
-    if 'local_model' in component.properties:
-      return LocalModels(store, component.name)
-  return {}
+  keepers = [c.name for c in components if 'local_model' in c.properties]
+  if not keepers:
+    return {}
+
+  def kept(client: int) -> Any:
+    """`(variables, present)`; None at a real site, where the state stays."""
+    return store.row(client).states.get(keepers[0])
+
+  present = [k for k in store.written() if (state := kept(k)) and state[1]]
+  return OnDemand(dict.fromkeys(present), lambda k: dict(kept(k)[0]))

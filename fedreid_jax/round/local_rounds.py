@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,14 +58,12 @@ class LocalRounds:
   ) -> tuple[types.ClientState, types.ClientTask]:
     """Returns the shapes of the results of `place`; nothing is read."""
     lanes, tasks = wave
-    described = functools.partial(placement.described, sharding=self.split)
 
     def rows(leaf: Any) -> Any:
-      return described(
-        jax.ShapeDtypeStruct((len(lanes), *leaf.shape), leaf.dtype)
-      )
+      return jax.ShapeDtypeStruct((len(lanes), *leaf.shape), leaf.dtype)
 
-    return jax.tree.map(rows, store.shapes), jax.tree.map(described, tasks)
+    states = jax.tree.map(rows, store.shapes)
+    return placement.shapes((states, tasks), self.split)
 
   def wave(
     self,

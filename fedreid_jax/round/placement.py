@@ -38,7 +38,7 @@ def put(tree: Tree, sharding: NamedSharding) -> Any:
   Returns shapes for devices that are only described.
   """
   if is_described(sharding.mesh):
-    return jax.tree.map(functools.partial(described, sharding=sharding), tree)
+    return shapes(tree, sharding)
   # A process has no access to the devices of others: it only puts its shards.
 
   def one(array: Any) -> jax.Array:
@@ -48,6 +48,11 @@ def put(tree: Tree, sharding: NamedSharding) -> Any:
     )
 
   return jax.tree.map(one, tree)
+
+
+def shapes(tree: Tree, sharding: NamedSharding) -> Any:
+  """Returns the shapes of arrays with a sharding."""
+  return jax.tree.map(functools.partial(described, sharding=sharding), tree)
 
 
 def described(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:

@@ -95,12 +95,10 @@ class ImageStore:
     """Returns the shapes of a segment with some images of each device."""
     total = rows * self._placement.num_devices
 
-    def array(kind: Any, *shape: int) -> Any:
-      given = jax.ShapeDtypeStruct((total, *shape), kind)
-      return placement.described(given, self._sharding)
-
-    columns = {name: array(np.int32) for name in COLUMNS}
-    return Table(array(np.uint8, *self._image_shape), **columns)
+    column = jax.ShapeDtypeStruct((total,), np.int32)
+    images = jax.ShapeDtypeStruct((total, *self._image_shape), np.uint8)
+    table = Table(images, **dict.fromkeys(COLUMNS, column))
+    return placement.shapes(table, self._sharding)
 
   def _read(self, client: int) -> np.ndarray:
     return self._clients[client].images()

@@ -37,6 +37,8 @@ from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.round.server.gathering import Uploads
 from fedreid_jax.round.settings import SimulationOptions
 
+COMPILER = 'compiler'  # beginning of the name of its thread
+
 
 class Executor:
   """Runs the rounds of an algorithm over a federation.
@@ -127,8 +129,7 @@ class Executor:
     given = variables, sizes, self._public, self._seed
     if _are_shapes(variables):
       found = jax.eval_shape(init_server, *given)
-      whole = functools.partial(placement.described, sharding=self._whole)
-      server = jax.tree.map(whole, found)
+      server = placement.shapes(found, self._whole)
     else:
       server = init_server(*given)
     loaded = {name: variables[name] for name in pretrained}
@@ -268,10 +269,13 @@ class Executor:
       compiler. A round that begins before it has returned compiles them again.
     """
     # The shapes suffice, and a program may donate the state meanwhile.
-    whole = functools.partial(placement.described, sharding=self._whole)
-    shapes = jax.tree.map(whole, server)
-    thread = futures.ThreadPoolExecutor(1, 'compiler')
-    ahead = thread.submit(lambda: self._compiled(shapes, store) and None)
+    shapes = placement.shapes(server, self._whole)
+
+    def make() -> None:
+      self._compiled(shapes, store)  # JAX keeps the programs
+
+    thread = futures.ThreadPoolExecutor(1, COMPILER)
+    ahead = thread.submit(make)
     thread.shutdown(wait=False)
     return ahead.result
 

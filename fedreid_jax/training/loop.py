@@ -17,7 +17,7 @@ from fedreid_jax.core import types
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.models import networks
-from fedreid_jax.round import client_store, compose
+from fedreid_jax.round import compose
 from fedreid_jax.training import (
   build,
   cluster_quality,
@@ -455,7 +455,7 @@ class Run:
 
   def _models(self, groups: np.ndarray) -> Mapping[str, types.Flat]:
     self.clients.publish()
-    personal = client_store.Personal(self.store)
+    personal = self.store.personal
     models = named_models.of(self.server.shared, personal, groups, self.names)
     components = self.setup.executor.algorithm.components
     own = compose.models_to_evaluate(components, self.store)

@@ -14,7 +14,7 @@ from fedreid_jax.data import arrays, augment
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.optimizers import Optimizer
 from fedreid_jax.models import networks
-from fedreid_jax.round import client_store, placement
+from fedreid_jax.round import placement
 from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.training import engine, named_models
 from fedreid_jax.training.files import run_secret
@@ -144,7 +144,7 @@ class Simulation:
     """
     found = named_models.of(
       jax.device_get(state.server.shared),
-      client_store.Personal(state.clients),
+      state.clients.personal,
       np.asarray(state.server.groups),
       self.names,
     )

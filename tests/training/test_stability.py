@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.round import client_store
 from fedreid_jax.training import build, named_models
 
 # Several domains that no client has: one alone moves by 9 mAP between seeds.
@@ -40,7 +39,7 @@ def final_map(seed: int, noise: float) -> float:
   names = [c.name for c in setup.federation.clients]
   models = named_models.of(
     jax.device_get(server.shared),
-    client_store.Personal(clients),
+    clients.personal,
     np.asarray(server.groups),
     names,
   )

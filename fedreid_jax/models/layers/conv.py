@@ -22,7 +22,7 @@ from fedreid_jax.core.types import Array
 TILE = 4  # rows of the output that Winograd's method computes at a time
 # For fewer channels the transforms cost more than the products they save.
 WINOGRAD_CHANNELS = 32
-# Of images with at most so many channels, XLA convolves those of 3 slowly.
+# XLA convolves images of three channels slowly; they are padded to so many.
 FEW_CHANNELS = 4
 
 # PyTorch's default initialiser.
@@ -442,9 +442,8 @@ def _max_pool_3x3(x):
 def _shifted(x):
   """Returns the nine maps of the values that a window sees, row by row."""
   h, w = -(-x.shape[1] // 2), -(-x.shape[2] // 2)
-  lowest = jnp.finfo(x.dtype).min
-  above = (1, 2 * h - x.shape[1]), (1, 2 * w - x.shape[2])
-  x = jnp.pad(x, ((0, 0), *above, (0, 0)), constant_values=lowest)
+  pads = (0, 0), (1, 2 * h - x.shape[1]), (1, 2 * w - x.shape[2]), (0, 0)
+  x = jnp.pad(x, pads, constant_values=-jnp.inf)
   return [
     x[:, row : row + 2 * h - 1 : 2, column : column + 2 * w - 1 : 2]
     for row in range(3)

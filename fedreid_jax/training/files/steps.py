@@ -8,7 +8,7 @@ configuration.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from fedreid_jax import errors
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import ClientState, Flat, ServerState, Tree
+from fedreid_jax.round.client_store import OnDemand
 from fedreid_jax.training.files import client_files
 from fedreid_jax.training.files.client_files import (
   ClientFiles,
@@ -64,24 +65,6 @@ def digests(folder: Path) -> dict[str, str]:
   }
 
 
-class Personal(Mapping[int, Flat]):
-  """Personal parameters of the clients that have a row, read on demand."""
-
-  def __init__(self, files: ClientFiles):
-    self._files = files
-
-  def __len__(self) -> int:
-    return len(self._files)
-
-  def __iter__(self) -> Iterator[int]:
-    return iter(self._files)
-
-  def __getitem__(self, client: int) -> Flat:
-    row = self._files[client]
-    names = [leaf.name for leaf in self._files.layout]
-    return _personal(dict(zip(names, row, strict=True)))
-
-
 def _personal(leaves: Mapping[str, np.ndarray]) -> Flat:
   return {
     name.removeprefix(PERSONAL).replace('.', '/'): leaf
@@ -125,7 +108,12 @@ class Steps:
     own: Mapping[int, Flat] = {}
     # Rows of many clients are read one by one, as they are needed.
     if 'rows' in found:
-      own = Personal(self.files(step, Index(**found['rows'])))
+      files = self.files(step, Index(**found['rows']))
+      names = [leaf.name for leaf in files.layout]
+      own = OnDemand(
+        dict.fromkeys(files),
+        lambda k: _personal(dict(zip(names, files[k], strict=True))),
+      )
     elif 'clients' in found:
       stacked = _personal(found['clients'])
       num = min((len(leaf) for leaf in stacked.values()), default=0)
