@@ -4,6 +4,7 @@ Before a run each site reports facts about its images, and the coordinator
 returns the terms of the run. A site may leave and return as another node.
 """
 
+import copy
 import hashlib
 import json
 import time
@@ -31,6 +32,7 @@ EQUAL = (
   *(f'data.{name}' for name in ('task', 'labels', 'invert', 'resample')),
   *('execution.deterministic', 'execution.width'),
 )
+DTYPE = 'model.dtype'
 POLL_S = 1.0  # seconds between two searches for sites
 HELLO_S = 120.0  # seconds for a reply to HELLO, which needs no training
 # Seconds for nodes that did not answer HELLO before. A worker that was reading
@@ -125,6 +127,14 @@ def run_name(config: Any, sites: Sequence[Facts]) -> str:
   fields = {n: x for n, x in agreed(config).items() if n != 'rounds'}
   text = json.dumps([fields, known], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def settled(config: Any, there: Mapping[str, Any]) -> Any:
+  """The configuration with the server's type of computation for `auto`."""
+  # A run has one type, and the platforms of server and sites may differ.
+  if config.model.dtype != 'auto' or DTYPE not in there:
+    return config
+  return load.change(copy.deepcopy(config), {DTYPE: there[DTYPE]})
 
 
 def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:

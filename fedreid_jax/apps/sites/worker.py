@@ -6,6 +6,7 @@ on the disk of the site: a file has the state after a number of rounds whose
 update the site has sent, and the coordinator decides from which a round starts.
 """
 
+import copy
 import dataclasses
 import functools
 import operator
@@ -192,7 +193,8 @@ class Worker:
     say: Callable[[str], None] = print,
   ):
     """Prepares the answers; nothing is compiled yet."""
-    self._config, self._federation = config, federation
+    self._config, self._federation = copy.deepcopy(config), federation
+    self._agreed = self._config  # with the server, by HELLO
     self._folder, self._say = folder, say
     (client,) = federation.clients
     _, shape, padded = sampling.make(config.local, (client,), config.seed)
@@ -204,7 +206,6 @@ class Worker:
       padded=padded,
       versions=terms.versions(),
     )
-    self._fields = terms.agreed(config)
     self._greeted = False
     # Built for the first message: terms come from the coordinator, and another
     # run at the same sites has the same terms and needs no compilation.
@@ -239,8 +240,12 @@ class Worker:
     return codec.pack(codec.FAILED, {'error': told})
 
   def _hello(self, message: codec.Message) -> bytes:
-    terms.check_agreed(self._fields, message.fields['agreed'])
-    self._greeted = True
+    there = message.fields['agreed']
+    here = terms.settled(self._config, there)
+    terms.check_agreed(terms.agreed(here), there)
+    if here.model.dtype != self._agreed.model.dtype:
+      self._held = None
+    self._agreed, self._greeted = here, True
     return codec.pack(codec.HELLO, self.facts._asdict())
 
   def _train(self, message: codec.Message) -> bytes:
@@ -309,4 +314,4 @@ class Worker:
       columns=given.columns,
     )
     here = self._federation._replace(clients=(own,), targets=())
-    return build.assemble(self._config, here, variant)
+    return build.assemble(self._agreed, here, variant)

@@ -64,6 +64,26 @@ def test_the_place_of_images_may_differ_and_the_method_may_not(config, site):
   assert 'optim.lr' in what and 'data.height' in what and 'every' not in what
 
 
+def test_the_type_of_computation_is_that_of_the_server(config, site):
+  def greet(dtype):
+    server = config.copy_and_resolve_references()
+    server.model.dtype = dtype
+    return ask(site, codec.HELLO, agreed=terms.agreed(server))
+
+  assert config.model.dtype == 'auto'
+  assert [greet(one).kind for one in ('bfloat16', 'float32')] == ['hello'] * 2
+  assert 'model.dtype' in greet('float31').fields['error'][2]
+
+
+def test_a_site_may_ask_for_a_type_of_computation(config, tmp_path):
+  server = terms.agreed(config) | {'model.dtype': 'bfloat16'}
+  config.model.dtype = 'float32'
+  federation = toy.toy_federation((toy.toy_client('ash', 9),))
+  site = worker.Worker(config, federation, tmp_path, str)
+  reply = ask(site, codec.HELLO, agreed=server)
+  assert "'bfloat16' at the server" in reply.fields['error'][1]
+
+
 def test_a_site_trains_for_no_coordinator_that_it_does_not_know(config, site):
   assert ask(site, codec.TRAIN).kind == codec.STRANGER
   config.optim.lr = 0.5
