@@ -45,7 +45,7 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import trees
+from fedreid_jax.core import quotients, trees
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs, Tree
 from fedreid_jax.losses import identity, style
@@ -187,7 +187,8 @@ def _transform(transformation: Flat, local: Flat, ctx: StepCtx) -> Transformed:
   x = jnp.where(real, ctx.batch.images, 0)
   own = styles.style_of(x)
   centred = x - own.mean[:, None, None]
-  normal = centred / (jnp.sqrt(own.var) + EPSILON)[:, None, None]
+  std = jnp.sqrt(own.var) + EPSILON
+  normal = quotients.divide(centred, std[:, None, None])
   scale, shift = transformation[SCALE], transformation[SHIFT]
   made = scale * normal + shift
 

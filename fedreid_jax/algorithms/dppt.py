@@ -44,6 +44,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedreid_jax import errors
+from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, metric
@@ -286,14 +287,16 @@ def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
     return jax.ops.segment_sum(values, segment, num_identities)
 
   count = total(jnp.ones_like(owners), real)
-  mean = total(bank.features, real) / jnp.maximum(count, 1)[:, None]
+  sums = total(bank.features, real)
+  mean = quotients.divide(sums, jnp.maximum(count, 1)[:, None])
   away = jnp.square(bank.features - mean[own]).sum(axis=1)
   # Sorted by identity and then by distance; the rank of a feature is its place
   # behind the first of its identity. Empty rows come last.
   order = jnp.lexsort((away, owners))
   place = jnp.zeros_like(owners).at[order].set(jnp.arange(len(owners)))
   rank = place - (jnp.cumsum(count) - count)[own]
-  near = total(bank.features, rank < k) / jnp.clip(count, 1, k)[:, None]
+  sums = total(bank.features, rank < k)
+  near = quotients.divide(sums, jnp.clip(count, 1, k)[:, None])
   return Prototypes(near, count > 0)
 
 

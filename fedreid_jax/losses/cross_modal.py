@@ -15,6 +15,7 @@ import optax
 from jax import lax
 from jaxtyping import Bool, Float, Int
 
+from fedreid_jax.core import quotients
 from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity, metric
 
@@ -55,8 +56,8 @@ def mmd(
   # the sum of the three means.
   share = jnp.concatenate(
     [
-      valid_x / jnp.maximum(valid_x.sum(), 1),
-      -(valid_y / jnp.maximum(valid_y.sum(), 1)),
+      quotients.divide(valid_x, jnp.maximum(valid_x.sum(), 1)),
+      -quotients.divide(valid_y, jnp.maximum(valid_y.sum(), 1)),
     ]
   )
   # Three means of nearly equal size cancel.
@@ -165,7 +166,8 @@ def centre_pair_mining(
 
 
 def _means(members: Array, features: Array) -> Array:
-  share = members / jnp.maximum(members.sum(axis=1, keepdims=True), 1)
+  num = jnp.maximum(members.sum(axis=1, keepdims=True), 1)
+  share = quotients.divide(members, num)
   return jnp.matmul(share, features, precision=jax.lax.Precision.HIGHEST)
 
 

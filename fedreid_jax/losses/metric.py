@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Float32, Int
 
+from fedreid_jax.core import quotients
 from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity
 
@@ -139,7 +140,7 @@ def _soft_mean(
   """Returns means of distances with the weights `softmax(sign * distance)`."""
   # The public code adds 1e-6 to a sum of exponentials that are not shifted, so
   # that the weights of negatives vanish at distances above some 15.
-  weights = jax.nn.softmax(jnp.where(chosen, sign * distance, -FAR), axis=1)
+  weights = quotients.softmax(jnp.where(chosen, sign * distance, -FAR))
   return jnp.where(chosen, weights * distance, 0.0).sum(axis=1)
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Bool, Float, Float32, Int, Key
 
+from fedreid_jax.core import quotients
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import metric
 from fedreid_jax.models import resnet
@@ -149,7 +150,7 @@ def warp(
   cosine = einsum(
     'bpd,bqd->bpq', metric.direction(query), metric.direction(target)
   )
-  matching = jax.nn.softmax(TEMPERATURE * cosine)
+  matching = quotients.softmax(TEMPERATURE * cosine)
   return matching, einsum('bpq,bqd->bpd', matching, target)
 
 
@@ -160,7 +161,8 @@ def person_mask(maps: Float32[Array, 'B P D']) -> Float32[Array, 'B P']:
 
 def _stretch(values):
   low = values.min(axis=1, keepdims=True)
-  return (values - low) / ((values - low).max(axis=1, keepdims=True) + TINY)
+  reach = (values - low).max(axis=1, keepdims=True) + TINY
+  return quotients.divide(values - low, reach)
 
 
 def _length(x):

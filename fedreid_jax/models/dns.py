@@ -10,12 +10,11 @@ classifier. The losses are in `algorithms.dns`.
 from collections.abc import Callable
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Bool, Float
 
-from fedreid_jax.core import types
+from fedreid_jax.core import quotients, types
 from fedreid_jax.core.types import Array, Number
 from fedreid_jax.models.layers import conv, norm
 
@@ -72,7 +71,7 @@ class HeterogeneousShift(nn.Module):
 
 
 def _softmax(x):
-  return jax.nn.softmax(x.astype(jnp.float32), axis=1)
+  return quotients.softmax(x.astype(jnp.float32), 1)
 
 
 class CommonShift(nn.Module):

@@ -82,6 +82,19 @@ def test_clients_are_divided_as_configured():
   assert {c.num_identities for c in clients} == {395}
 
 
+def test_clients_of_infrared_sets_have_both_modalities():
+  config = validation.validate(recipes.recipe('agw:paper', ''))
+  for client in topology.described(config).clients:
+    assert 0.4 < client.modalities.mean() < 0.6
+
+
+def test_a_public_set_has_its_published_size():
+  config = validation.validate(recipes.recipe('fedpav_kd_cdw:paper', ''))
+  public = topology.described(config).public
+  assert public is not None and public.images().shape == (7264, 256, 128, 3)
+  assert public.images().strides[0] == 0  # no memory
+
+
 def test_unknown_topologies():
   with pytest.raises(errors.ConfigError, match='CPU devices'):
     topology.devices('cpu:4096')

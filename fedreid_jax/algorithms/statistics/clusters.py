@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedreid_jax.core import quotients
 from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import metric
 
@@ -46,7 +47,8 @@ def jaccard(features: Array, valid: Array, k1: int, k2: int) -> Array:
     jnp.where(expanded, -distances, -jnp.inf), axis=1, where=expanded
   )
   closest = (rank < k2) & both
-  share = closest / jnp.maximum(closest.sum(axis=1, keepdims=True), 1)
+  num = jnp.maximum(closest.sum(axis=1, keepdims=True), 1)
+  share = quotients.divide(closest, num)
   encodings = _product(share, weights)
 
   def row(encoding: Array) -> Array:
@@ -167,4 +169,4 @@ def means(features: Array, labels: Array) -> Array:
   own = jnp.where(labels >= 0, labels, num)
   total = jax.ops.segment_sum(features, own, num)
   count = jax.ops.segment_sum(jnp.ones(num), own, num)
-  return total / jnp.maximum(count, 1.0)[:, None]
+  return quotients.divide(total, jnp.maximum(count, 1.0)[:, None])

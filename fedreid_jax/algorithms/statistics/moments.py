@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedreid_jax.algorithms.statistics import privacy
+from fedreid_jax.core import quotients
 from fedreid_jax.core.types import Array, Batch, Outputs
 from fedreid_jax.method.component import DataPass
 from fedreid_jax.method.contexts import RoundCtx
@@ -98,7 +99,7 @@ def merge(
 
   ones = total(valid.astype(jnp.float32))
   each = jnp.maximum(ones, 1.0)[:, None]
-  mean = total(features) / each
+  mean = quotients.divide(total(features), each)
   # Squares of differences: in float32 a mean of squares minus a squared mean
   # loses its digits where the mean is large.
   gap = features - mean[jnp.minimum(owners, num - 1)]
@@ -114,14 +115,13 @@ def statistics(moments: Moments) -> Array:
   """The DFS `[4, D]`: rows m, v, p, q (DFH eq. 3.1)."""
   # Padded identities of the label space have no images.
   seen = (moments.count > 0)[:, None]
-  # Multiply by the inverse instead of dividing: XLA makes this change itself
-  # on one device but not on several, and the last bit would differ.
-  share = 1.0 / jnp.maximum(seen.sum(), 1)
 
   def mean(values: Array) -> Array:
-    return jnp.where(seen, values, 0.0).sum(axis=0) * share
+    total = jnp.where(seen, values, 0.0).sum(axis=0)
+    return quotients.divide(total, jnp.maximum(seen.sum(), 1))
 
-  spread = moments.m2 / jnp.maximum(moments.count, 1.0)[:, None]
+  images = jnp.maximum(moments.count, 1.0)[:, None]
+  spread = quotients.divide(moments.m2, images)
   m, p = mean(moments.mean), mean(spread)
   v, q = mean((moments.mean - m) ** 2), mean((spread - p) ** 2)
   return jnp.stack([m, v, p, q])
@@ -175,7 +175,7 @@ def release(
   total = total + noise * bound * jax.random.normal(key, total.shape)
   # The number of identities is public, so that it is exact.
   identities = (seen.moments.count > 0).sum()
-  mean = total / jnp.maximum(identities, 1)
+  mean = quotients.divide(total, jnp.maximum(identities, 1))
   if not squares:
     m, p = clip * mean[0], jnp.maximum(clip**2 * mean[1], 0.0)
     none = jnp.zeros_like(m)

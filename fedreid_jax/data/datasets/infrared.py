@@ -131,6 +131,7 @@ SYSU_MM01 = Dataset(
     'drop': _SYSU_TRAIN,
   },
   protocol='sysu',
+  infrared=True,
   page='the SYSU-MM01 page of A. Wu (Sun Yat-sen University), by agreement',
   miniature=_write_sysu_mm01,
   folders=('SYSU-MM01',),
@@ -188,6 +189,7 @@ REGDB = Dataset(
   read=_regdb,
   counts={None: divided((4120, 206, 2), (2060, 206, 1), (2060, 206, 1))},
   protocol='regdb',
+  infrared=True,
   page='the Dongguk Body-based Person Recognition Database page of Dongguk '
   'University',
   miniature=_write_regdb,
@@ -254,6 +256,7 @@ LLCM = Dataset(
     DIRECTIONS[1]: divided((30921, 713, 9), (8680, 351, 9), (7166, 351, 8)),
   },
   protocol='llcm',
+  infrared=True,
   page='the LLCM page of Y. Zhang and H. Wang, by agreement',
   miniature=_write_llcm,
   folders=('LLCM',),

@@ -106,6 +106,7 @@ class Dataset(NamedTuple):
   options: Mapping[str, tuple[Any, ...]] = {}  # default first
   extract: Callable[[Path], Extract] | None = None
   nobody: tuple[int, ...] = (JUNK,)
+  infrared: bool = False  # whether half of its images are infrared
   note: str = ''  # one line
 
   def expected(self, options: Mapping[str, Any]) -> Mapping[str, Count]:

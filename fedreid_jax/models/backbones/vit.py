@@ -26,6 +26,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
+from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
 
@@ -109,7 +110,7 @@ class Attention(nn.Module):
     qkv = nn.Dense(3 * d, dtype=self.dtype, kernel_init=_INIT, name='qkv')(x)
     q, k, v = jnp.moveaxis(qkv.reshape(b, t, 3, self.heads, -1), 2, 0)
     scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) * q.shape[-1] ** -0.5
-    weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(self.dtype)
+    weights = quotients.softmax(scores.astype(jnp.float32)).astype(self.dtype)
     y = jnp.einsum('bhqk,bkhd->bqhd', weights, v).reshape(b, t, d)
     return nn.Dense(d, dtype=self.dtype, kernel_init=_INIT, name='proj')(y)
 

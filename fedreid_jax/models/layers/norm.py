@@ -50,19 +50,19 @@ def moments(
     # its digits when the mean is large.
     return mean, jnp.square(x - mean).mean(axes)
   real = per_sample(mask, x.ndim)
-  # A product with the inverse, not a quotient: XLA makes that change in some
-  # programs only, and the last bit would depend on the number of devices.
-  share = 1.0 / _count(x, mask)
+  share = _share(x, mask)
   mean = jnp.where(real, x, 0).sum(axes) * share
   return mean, jnp.where(real, jnp.square(x - mean), 0).sum(axes) * share
 
 
-def _count(x, mask):
+def _share(x, mask):
+  # The weight of a value in a mean. A product with it has the same bits in all
+  # programs, see `core.quotients`.
   per_image = x.size // (x.shape[0] * x.shape[-1])
   # At least 1: without a real sample the moments are zero and not nan, so that
   # a padded step stays finite.
   num_real = x.shape[0] if mask is None else jnp.maximum(mask.sum(), 1)
-  return jnp.float32(num_real * per_image)
+  return 1.0 / jnp.float32(num_real * per_image)
 
 
 @jax.custom_vjp
@@ -94,9 +94,9 @@ def _standardize_gradient(residuals, cotangents):
   centred = x.astype(jnp.float32) - mean
   dbias = dy.sum(axes)
   dscale = (dy * centred).sum(axes) * inverse
-  gain, count = inverse * scale, _count(x, mask)
-  through_moments = centred * (-gain * inverse * dscale / count) - (
-    gain * dbias / count
+  gain, share = inverse * scale, _share(x, mask)
+  through_moments = centred * (-gain * inverse * dscale * share) - (
+    gain * dbias * share
   )
   # Padded samples do not enter the moments.
   if mask is not None:

@@ -201,29 +201,43 @@ def described(config) -> Federation:
   Raises:
     ConfigError: for a data set without published sizes.
   """
-  domains = []
-  for spec in sorted(config.data.sources):
-    dataset, options = registry.parse(spec)
-    count = dataset.expected(options).get('train')
-    if count is None or count.identities is None:
-      raise errors.ConfigError(
-        f'{spec} has no published sizes',
-        'data.sources',
-        'give --config.data.root, or other data sets',
-      )
-    images = count.images or IMAGES * count.identities
-    rows = np.arange(images, dtype=np.int32)
-    domains.append(
-      Images(
-        spec,
-        _no_images,
-        rows % count.identities,
-        rows // count.identities % (count.cameras or 1),
-        np.zeros_like(rows),
-      )
-    )
+  sources = sorted(config.data.sources)
+  domains = [_described(spec, 'data.sources', ['train']) for spec in sources]
   clients = load.divided(config.data, domains)
-  return load.without_images(config.data)._replace(clients=clients)
+  found = load.without_images(config.data)._replace(clients=clients)
+  if not config.data.public:
+    return found
+  public = _described(config.data.public, 'data.public')
+  # One value with the shape of all images, whose bytes are not read.
+  shape = len(public.identities), *found.image_shape
+  images = np.broadcast_to(np.uint8(0), shape)
+  return found._replace(public=public._replace(images=lambda: images))
+
+
+def _described(
+  spec: str, field: str, splits: Sequence[str] | None = None
+) -> Images:
+  """Describes the images of some splits of a data set, all of them if None."""
+  dataset, options = registry.parse(spec)
+  sizes = dataset.expected(options)
+  counts = [sizes[one] for one in splits or sizes if one in sizes]
+  identities = max((one.identities or 0 for one in counts), default=0)
+  if not identities:
+    raise errors.ConfigError(
+      f'{spec} has no published sizes',
+      field,
+      'give --config.data.root, or other data sets',
+    )
+  images = sum(c.images or IMAGES * (c.identities or 0) for c in counts)
+  rows = np.arange(images, dtype=np.int32)
+  shot = rows // identities
+  return Images(
+    spec,
+    _no_images,
+    rows % identities,
+    shot % max(one.cameras or 1 for one in counts),
+    shot % 2 if dataset.infrared else np.zeros_like(rows),
+  )
 
 
 def _no_images() -> Any:
