@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from fedreid_jax.apps.sites import codec
 from fedreid_jax.config import load, parsing
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
+from fedreid_jax.models import networks
 from fedreid_jax.round import cohort
 
 # All other fields must be equal at the coordinator and at all sites. These are
@@ -132,9 +133,12 @@ def run_name(config: Any, sites: Sequence[Facts]) -> str:
 def settled(config: Any, there: Mapping[str, Any]) -> Any:
   """The configuration with the server's type of computation for `auto`."""
   # A run has one type, and the platforms of server and sites may differ.
-  if config.model.dtype != 'auto' or DTYPE not in there:
+  dtype = there.get(DTYPE)
+  if config.model.dtype != 'auto' or dtype not in get_args(networks.DType):
     return config
-  return load.change(copy.deepcopy(config), {DTYPE: there[DTYPE]})
+  config = copy.deepcopy(config)
+  config.model.dtype = dtype
+  return config
 
 
 def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
