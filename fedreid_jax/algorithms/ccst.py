@@ -47,6 +47,7 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
+from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Batch, Flat, Metrics, Outputs
 from fedreid_jax.losses import identity
@@ -163,10 +164,8 @@ def _add(seen: BatchMoments, outputs: Outputs, batch: Batch) -> BatchMoments:
 
 def _mean(values: Array, valid: Array) -> Array:
   """The mean over valid rows `[D]`, zeros without any."""
-  # Multiply by the inverse instead of dividing: XLA makes this change itself
-  # on one device but not on several, and the last bit would differ.
-  share = 1.0 / jnp.maximum(valid.sum(), 1)
-  return jnp.where(valid[:, None], values, 0.0).sum(axis=0) * share
+  total = jnp.where(valid[:, None], values, 0.0).sum(axis=0)
+  return quotients.divide(total, jnp.maximum(valid.sum(), 1))
 
 
 def _send(state: tuple[()], ctx: RoundEndCtx) -> tuple[tuple[()], Array]:

@@ -37,7 +37,7 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import trees
+from fedreid_jax.core import quotients, trees
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat, Tree, Upload
 from fedreid_jax.method.component import MODEL, Component, Transport
@@ -156,9 +156,11 @@ def rounded(key: Array, values: Array, bits: int, by_norm: bool) -> Array:
     _, exponent = jnp.frexp(scale)
     near_one = jnp.ldexp(values, -exponent)
     scale = jnp.ldexp(jnp.sqrt((near_one**2).sum()), exponent)
-  # A leaf of zeros must not become 0 / 0.
-  unit = jnp.where(scale == 0, 1.0, scale)
-  codes = jnp.floor(size / unit * most + jax.random.uniform(key, values.shape))
+  # A leaf of zeros must not become 0 / 0, and the inverse of a denormal number
+  # may be infinite.
+  unit = jnp.where(scale < jnp.finfo(jnp.float32).tiny, 1.0, scale)
+  share = quotients.divide(size, unit)
+  codes = jnp.floor(share * most + jax.random.uniform(key, values.shape))
   # The sum of the largest code and of almost one may round to the next code.
   return jnp.sign(values) * jnp.minimum(codes, most) * (scale / most)
 

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import trees
+from fedreid_jax.core import quotients, trees
 from fedreid_jax.core.options import Checked
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.method.accounting import Released
@@ -128,9 +128,7 @@ def _update_control(state: Flat, ctx: RoundEndCtx) -> tuple[Flat, Flat]:
     # A rate of zero leaves the weights unmoved, which must not become 0 / 0.
     rate = jnp.maximum(ctx.lr * ctx.optimizer.factor(name) * counts, 1e-12)
     moved = ctx.start[name] - ctx.variables[name]
-    # A division by a scalar is compiled as one or as a product with its
-    # inverse, with other bits: which of them differs between programs.
-    change[name] = moved * (1.0 / rate) - c
+    change[name] = quotients.divide(moved, rate) - c
   own = {n: state[n] + d for n, d in change.items()}
   # The state also has private parameters if a client has any; they stay zero.
   return {**state, **own}, change

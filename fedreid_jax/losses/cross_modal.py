@@ -50,7 +50,8 @@ def mmd(
   # Divided by 4, so that the mean distance is the scale of the middle kernel.
   bandwidth = jnp.maximum(mean / 2 ** (NUM_KERNELS // 2), NEAREST)
   kernel = sum(
-    jnp.exp(-squared / (2**i * bandwidth)) for i in range(NUM_KERNELS)
+    jnp.exp(quotients.divide(-squared, 2**i * bandwidth))
+    for i in range(NUM_KERNELS)
   )
   # With +1/n over x and -1/m over y, the quadratic form of the kernel matrix is
   # the sum of the three means.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int, Key
 
+from fedreid_jax.core import quotients
 from fedreid_jax.core.types import Array
 
 Novel = Literal['dirichlet', 'dirichlet_mixup', 'feature_mixup', 'none']
@@ -88,7 +89,7 @@ def novel_domain(
   """
   num = drawn.means.shape[0]
   if novel == 'dirichlet':
-    w = jax.random.dirichlet(key, alpha)
+    w = _dirichlet(key, alpha)
     mean, variance = w @ drawn.means, w @ drawn.variances
     return mean[None] + jnp.sqrt(variance)[None] * normalised
   every = per_domain(drawn.means, drawn.variances, normalised)
@@ -97,10 +98,16 @@ def novel_domain(
     every = jnp.where(here, feature[None], every)
   rows = (feature.shape[0],) if mix_weights == 'sample' else ()
   if novel == 'dirichlet_mixup':
-    w = jax.random.dirichlet(key, alpha, rows)
+    w = _dirichlet(key, alpha, rows)
     return jnp.einsum('...n,n...d->...d' if rows else 'n,nbd->bd', w, every)
   pair_key, key = jax.random.split(key)
   # Two different domains; with one domain both are the same.
   pair = jax.random.permutation(pair_key, num)[:2]
   share = jax.random.uniform(key, (*(rows or (1,)), 1))
   return share * every[pair[0]] + (1 - share) * every[pair[1 % num]]
+
+
+def _dirichlet(key: Array, alpha: Array, rows: tuple[int, ...] = ()) -> Array:
+  # As `jax.random.dirichlet`, whose last step is a quotient.
+  logarithms = jax.random.loggamma(key, alpha, (*rows, *alpha.shape))
+  return quotients.softmax(logarithms)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedreid_jax.core import prng, trees, types
+from fedreid_jax.core import prng, quotients, trees, types
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs, Tree
 from fedreid_jax.method import component, contexts
@@ -341,6 +341,7 @@ def _update(
   total, images = carry.sums
   total = {name: old + num * grads[name] for name, old in total.items()}
   images = images + num
-  mean = {name: sum_ / jnp.maximum(images, 1.0) for name, sum_ in total.items()}
+  some = jnp.maximum(images, 1.0)
+  mean = {n: quotients.divide(sum_, some) for n, sum_ in total.items()}
   moved = trees.select(last, move(mean), carry)
   return dataclasses.replace(moved, sums=(total, images))

@@ -86,6 +86,8 @@ def test_clients_of_infrared_sets_have_both_modalities():
   config = validation.validate(recipes.recipe('agw:paper', ''))
   for client in topology.described(config).clients:
     assert 0.4 < client.modalities.mean() < 0.6
+  config = validation.validate(recipes.recipe('dfh:paper', ''))
+  assert not any(c.modalities.any() for c in topology.described(config).clients)
 
 
 def test_a_public_set_has_its_published_size():

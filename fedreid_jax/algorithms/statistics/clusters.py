@@ -43,9 +43,9 @@ def jaccard(features: Array, valid: Array, k1: int, k2: int) -> Array:
   counts = _product(near, nearer.T)
   joins = near & (counts > 2 / 3 * nearer.sum(axis=1))
   expanded = near | (_product(joins, nearer) > 0)
-  weights = jax.nn.softmax(
-    jnp.where(expanded, -distances, -jnp.inf), axis=1, where=expanded
-  )
+  weights = quotients.softmax(jnp.where(expanded, -distances, -jnp.inf))
+  # A row of padding has no neighbours, and not a number as its weights.
+  weights = jnp.where(expanded, weights, 0.0)
   closest = (rank < k2) & both
   num = jnp.maximum(closest.sum(axis=1, keepdims=True), 1)
   share = quotients.divide(closest, num)

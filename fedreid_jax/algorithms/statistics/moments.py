@@ -153,8 +153,8 @@ def sensitivity(squares: bool) -> float:
 
 def records(found: Moments, clip: float, squares: bool) -> Array:
   """The records of identities, `[C, 4, D]`, or `[C, 2, D]` without squares."""
-  share = 1.0 / jnp.maximum(found.count, 1.0)[:, None]
-  mean, spread = found.mean / clip, found.m2 * share / clip**2
+  images = jnp.maximum(found.count, 1.0)[:, None]
+  mean, spread = found.mean / clip, quotients.divide(found.m2, images) / clip**2
   rows = [mean, mean**2, spread, spread**2] if squares else [mean, spread]
   seen = (found.count > 0)[:, None, None]
   return jnp.where(seen, jnp.stack(rows, axis=1), 0.0)

@@ -193,8 +193,9 @@ class Worker:
     say: Callable[[str], None] = print,
   ):
     """Prepares the answers; nothing is compiled yet."""
+    # A copy: HELLO compares it, and the caller may change fields later.
     self._config, self._federation = copy.deepcopy(config), federation
-    self._agreed = self._config  # with the server, by HELLO
+    self._settled = self._config  # with the server's type, after HELLO
     self._folder, self._say = folder, say
     (client,) = federation.clients
     _, shape, padded = sampling.make(config.local, (client,), config.seed)
@@ -243,9 +244,9 @@ class Worker:
     there = message.fields['agreed']
     here = terms.settled(self._config, there)
     terms.check_agreed(terms.agreed(here), there)
-    if here.model.dtype != self._agreed.model.dtype:
+    if here.model.dtype != self._settled.model.dtype:
       self._held = None
-    self._agreed, self._greeted = here, True
+    self._settled, self._greeted = here, True
     return codec.pack(codec.HELLO, self.facts._asdict())
 
   def _train(self, message: codec.Message) -> bytes:
@@ -314,4 +315,4 @@ class Worker:
       columns=given.columns,
     )
     here = self._federation._replace(clients=(own,), targets=())
-    return build.assemble(self._agreed, here, variant)
+    return build.assemble(self._settled, here, variant)

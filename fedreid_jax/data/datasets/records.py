@@ -106,7 +106,7 @@ class Dataset(NamedTuple):
   options: Mapping[str, tuple[Any, ...]] = {}  # default first
   extract: Callable[[Path], Extract] | None = None
   nobody: tuple[int, ...] = (JUNK,)
-  infrared: bool = False  # whether half of its images are infrared
+  infrared: bool = False  # whether it has infrared images, too
   note: str = ''  # one line
 
   def expected(self, options: Mapping[str, Any]) -> Mapping[str, Count]:

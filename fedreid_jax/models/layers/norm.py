@@ -56,8 +56,8 @@ def moments(
 
 
 def _share(x, mask):
-  # The weight of a value in a mean. A product with it has the same bits in all
-  # programs, see `core.quotients`.
+  # The weight of a value in a mean, of which products are formed: quotients
+  # would be rewritten in some programs, see `core.quotients`.
   per_image = x.size // (x.shape[0] * x.shape[-1])
   # At least 1: without a real sample the moments are zero and not nan, so that
   # a padded step stays finite.

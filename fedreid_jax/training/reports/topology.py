@@ -19,6 +19,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.config.validation import load_components
 from fedreid_jax.data import augment, load
+from fedreid_jax.data.benchmark.benchmark_source import LEARN
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.federation import Federation, Images
 from fedreid_jax.models import networks
@@ -202,13 +203,13 @@ def described(config) -> Federation:
     ConfigError: for a data set without published sizes.
   """
   sources = sorted(config.data.sources)
-  domains = [_described(spec, 'data.sources', ['train']) for spec in sources]
+  domains = [_described(spec, 'data.sources', LEARN) for spec in sources]
   clients = load.divided(config.data, domains)
   found = load.without_images(config.data)._replace(clients=clients)
   if not config.data.public:
     return found
   public = _described(config.data.public, 'data.public')
-  # One value with the shape of all images, whose bytes are not read.
+  # One value with the shape of all images: a pod that is not there reads none.
   shape = len(public.identities), *found.image_shape
   images = np.broadcast_to(np.uint8(0), shape)
   return found._replace(public=public._replace(images=lambda: images))
@@ -236,6 +237,7 @@ def _described(
     _no_images,
     rows % identities,
     shot % max(one.cameras or 1 for one in counts),
+    # Every second image; published sizes do not tell the modalities apart.
     shot % 2 if dataset.infrared else np.zeros_like(rows),
   )
 
