@@ -44,6 +44,7 @@ from fedreid_jax.method.component import MODEL, Component, Transport
 
 SCALE = 4  # bytes of the float32 that goes with the codes of a leaf
 VALUE = 4  # bytes of a float32, or of an index
+SMALLEST = 2.0**-126  # normal number of float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +159,7 @@ def rounded(key: Array, values: Array, bits: int, by_norm: bool) -> Array:
     scale = jnp.ldexp(jnp.sqrt((near_one**2).sum()), exponent)
   # A leaf of zeros must not become 0 / 0, and the inverse of a denormal number
   # may be infinite.
-  unit = jnp.where(scale < jnp.finfo(jnp.float32).tiny, 1.0, scale)
+  unit = jnp.where(scale < SMALLEST, 1.0, scale)
   share = quotients.divide(size, unit)
   codes = jnp.floor(share * most + jax.random.uniform(key, values.shape))
   # The sum of the largest code and of almost one may round to the next code.
