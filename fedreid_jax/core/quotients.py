@@ -12,13 +12,13 @@ from typing import cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Num
+from jaxtyping import Float, Num, Shaped
 
 from fedreid_jax.core.types import Array
 
 
 def divide(
-  x: Num[Array, '*shape'], c: Num[Array, '...']
+  x: Shaped[Array, '*shape'], c: Num[Array, '...']
 ) -> Float[Array, '*shape']:
   """Returns `x * (1 / c)`; `c` is broadcast to the shape of `x`.
 

@@ -103,7 +103,7 @@ def test_softmax_and_its_gradient(axis):
   rng = np.random.default_rng(0)
   x, weight = rng.normal(0, 9, (2, 5, 7)).astype('f4')
   x[0, 0], x[1, 1] = 300, -np.inf
-  y = quotients.softmax(x, axis)
+  y = quotients.softmax(jnp.asarray(x), axis)
   np.testing.assert_allclose(y, jax.nn.softmax(x, axis), rtol=1e-5, atol=1e-30)
 
   def total(x):
@@ -113,7 +113,9 @@ def test_softmax_and_its_gradient(axis):
   powers = np.exp(x.astype('f8') - x.max(axis, keepdims=True))
   y = powers / powers.sum(axis, keepdims=True)
   slope = y * (weight - (y * weight).sum(axis, keepdims=True))
-  np.testing.assert_allclose(jax.grad(total)(x), slope, rtol=1e-5, atol=2e-6)
+  np.testing.assert_allclose(
+    jax.grad(total)(jnp.asarray(x)), slope, rtol=1e-5, atol=2e-6
+  )
 
 
 def test_a_row_without_a_finite_value_is_not_a_number():
