@@ -14,7 +14,7 @@ from fedreid_jax.models.layers import norm
 X = jnp.asarray(np.random.default_rng(0).normal(0, 1, (6, 8)), jnp.float32)
 LABELS = jnp.asarray([0, 0, 1, 1, 2, 2])
 VALID = jnp.asarray([True] * 5 + [False])
-MAPS = jnp.stack([X, 2 * X, X - 1]).reshape(3, 2, 3, 8)
+MAPS = jnp.stack([X, 2 * X, X - 1])  # three images of six positions
 
 
 def rewritten(function, *args):
@@ -65,7 +65,7 @@ STEPS = {
   'mmd': (lambda x: cross_modal.mmd(x, x + 1, VALID, VALID), X),
   'triplet': (lambda x: metric.weighted_triplet(x, LABELS, VALID), X),
   'circle': (lambda x: metric.circle(x, LABELS, VALID, 0.3, 8.0), X),
-  'warp': (lambda x: alignment.warp(x, 2 * x), MAPS.reshape(3, 6, 8)),
+  'warp': (lambda x: alignment.warp(x, 2 * x), MAPS),
 }
 
 

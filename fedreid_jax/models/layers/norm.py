@@ -16,6 +16,7 @@ from flax import linen as nn
 from jax import lax
 from jaxtyping import Bool, Float, Float32
 
+from fedreid_jax.core import quotients
 from fedreid_jax.core.types import Array
 from fedreid_jax.method.batch_stats import BatchMoments
 
@@ -50,19 +51,18 @@ def moments(
     # its digits when the mean is large.
     return mean, jnp.square(x - mean).mean(axes)
   real = per_sample(mask, x.ndim)
-  share = _share(x, mask)
-  mean = jnp.where(real, x, 0).sum(axes) * share
-  return mean, jnp.where(real, jnp.square(x - mean), 0).sum(axes) * share
+  count = _count(x, mask)
+  mean = quotients.divide(jnp.where(real, x, 0).sum(axes), count)
+  squares = jnp.where(real, jnp.square(x - mean), 0)
+  return mean, quotients.divide(squares.sum(axes), count)
 
 
-def _share(x, mask):
-  # The weight of a value in a mean, of which products are formed: quotients
-  # would be rewritten in some programs, see `core.quotients`.
+def _count(x, mask):
   per_image = x.size // (x.shape[0] * x.shape[-1])
   # At least 1: without a real sample the moments are zero and not nan, so that
   # a padded step stays finite.
   num_real = x.shape[0] if mask is None else jnp.maximum(mask.sum(), 1)
-  return 1.0 / jnp.float32(num_real * per_image)
+  return jnp.float32(num_real * per_image)
 
 
 @jax.custom_vjp
@@ -94,10 +94,9 @@ def _standardize_gradient(residuals, cotangents):
   centred = x.astype(jnp.float32) - mean
   dbias = dy.sum(axes)
   dscale = (dy * centred).sum(axes) * inverse
-  gain, share = inverse * scale, _share(x, mask)
-  through_moments = centred * (-gain * inverse * dscale * share) - (
-    gain * dbias * share
-  )
+  gain, count = inverse * scale, _count(x, mask)
+  slope = quotients.divide(-gain * inverse * dscale, count)
+  through_moments = centred * slope - quotients.divide(gain * dbias, count)
   # Padded samples do not enter the moments.
   if mask is not None:
     through_moments = jnp.where(per_sample(mask, x.ndim), through_moments, 0)
