@@ -8,7 +8,7 @@ of the valid clients after it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from fedreid_jax.core.types import ClientState, Flat
 
 Row = tuple[np.ndarray, ...]  # leaves of a state, in the order of the tree
+Key = TypeVar('Key')
 
 
 class Rows(Protocol):
@@ -32,23 +33,23 @@ class Rows(Protocol):
     ...
 
 
-class OnDemand(Mapping[int, Flat]):
-  """Variables of clients by canonical index, which are read when needed."""
+class OnDemand(Mapping[Key, Flat], Generic[Key]):
+  """Variables of clients, or of models, which are read when needed."""
 
-  def __init__(self, clients: Collection[int], read: Callable[[int], Flat]):
-    """Reads nothing; `read` returns the variables of one of the clients."""
-    self._clients, self._read = clients, read
+  def __init__(self, keys: Collection[Key], read: Callable[[Key], Flat]):
+    """Reads nothing; `read` returns the variables of one of the keys."""
+    self._keys, self._read = keys, read
 
   def __len__(self) -> int:
-    return len(self._clients)
+    return len(self._keys)
 
-  def __iter__(self) -> Iterator[int]:
-    return iter(self._clients)
+  def __iter__(self) -> Iterator[Key]:
+    return iter(self._keys)
 
-  def __getitem__(self, client: int) -> Flat:
-    if client not in self._clients:
-      raise KeyError(client)
-    return self._read(client)
+  def __getitem__(self, key: Key) -> Flat:
+    if key not in self._keys:
+      raise KeyError(key)
+    return self._read(key)
 
 
 class ClientStore:
@@ -90,8 +91,8 @@ class ClientStore:
     )
 
   @property
-  def personal(self) -> OnDemand:
-    """Personal parameters of all clients."""
+  def personal(self) -> OnDemand[int]:
+    """Personal parameters of all clients, by canonical index."""
     return OnDemand(range(self._num), lambda k: self.row(k).personal)
 
   def attach(self, rows: Rows) -> None:

@@ -21,6 +21,7 @@ from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.round import compose
+from fedreid_jax.round.client_store import OnDemand
 from fedreid_jax.training import (
   build,
   calibration,
@@ -176,11 +177,11 @@ def evaluate_models(
   )
   # Parameters that were never shared keep their initial values, on which no
   # ranked feature depends (`build.check_ranked`).
-  models = {n: {**variables, **own} for n, own in models.items()}
+  whole = OnDemand(models, lambda name: {**variables, **models[name]})
   if not from_source:
-    return run(models, seen=seen)
+    return run(whole, seen=seen)
   measured = source(config, federation, network, groups, names)
-  return run(models, measured, seen=seen)
+  return run(whole, measured, seen=seen)
 
 
 def source(

@@ -8,12 +8,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedreid_jax import errors
-from fedreid_jax.core import types
+from fedreid_jax.core import trees, types
 from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.round import placement
 from fedreid_jax.training import build
 from fedreid_jax.training.files import checkpoint
+
+AT_ONCE = 2**30  # bytes of models that are read together
 
 
 class Models(Mapping[str, types.Flat]):
@@ -97,7 +99,7 @@ class Restored(NamedTuple):
   """The models of a checkpoint."""
 
   step: int  # rounds of training
-  models: dict[str, types.Flat]  # by the names of `of`
+  models: Mapping[str, types.Flat]  # by the names of `of`
   groups: np.ndarray  # of every client, int32 `[N]`
   host: dict[str, Any]  # the JSON part
 
@@ -110,8 +112,12 @@ def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
   """
   step = saved.find(which)
   shared, personal, groups, host = saved.restore_models(step)
-  # Read at once: a run that goes on may replace files of clients.
-  models = dict(of(shared, personal, groups, host['clients']))
+  models = of(shared, personal, groups, host['clients'])
+  # A run that goes on may delete files of clients. Models of more bytes are
+  # read one by one all the same.
+  size = len(models) * trees.num_bytes(next(iter(models.values()), {}))
+  if size <= AT_ONCE:
+    models = dict(models)
   return Restored(step, models, groups, host)
 
 

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from fedreid_jax.config import load, recipes
-from fedreid_jax.training import evaluation
-from fedreid_jax.training.files import recorder
+from fedreid_jax import errors
+from fedreid_jax.config import load, recipes, validation
+from fedreid_jax.training import evaluation, loop, named_models
+from fedreid_jax.training.files import recorder, run_files, steps
 
 
 @pytest.fixture
@@ -53,3 +54,26 @@ def test_a_file_that_was_not_completely_written_is_replaced(config, tmp_path):
   path.write_text('{"chec')
   found = evaluation.write(config, tmp_path, '4', 4, entries('mall'))
   assert found == path and json.loads(path.read_text())['round'] == 4
+
+
+@pytest.mark.slow
+def test_models_of_many_bytes_are_read_one_by_one(tmp_path, monkeypatch):
+  small = 'model.features=(4,8),data.identities=4,data.target_identities=4'
+  changes = 'rounds=1,execution.store=disk,data.targets=("mall",)'
+  config = recipes.recipe('standalone', f'smoke,{small},{changes}')
+  loop.train(validation.validate(config), tmp_path)
+
+  def restored():
+    with run_files.checkpoints_of(tmp_path) as saved:
+      return named_models.restore(saved, 'latest').models
+
+  together, expected = restored(), evaluation.evaluate(tmp_path)
+  monkeypatch.setattr(named_models, 'AT_ONCE', 0)
+  apart = restored()
+  assert len(together) == len(apart) == 3
+  assert evaluation.evaluate(tmp_path) == expected
+  for path in steps.clients(tmp_path).iterdir():
+    path.unlink()
+  assert all(together.values())
+  with pytest.raises(errors.IntegrityError, match='newer checkpoint'):
+    next(iter(apart.values()))

@@ -50,11 +50,28 @@ ENTRY %main (a: bf16[8], b: f32[6]) -> bf16[8] {
 
 
 def test_bytes_between_a_chip_and_its_memory():
-  copy, slice_, body, rows, fusion = 2 * 8, 2 * 4, 4 * 6, 10, 2 * (8 + 8)
+  copy, slice_, body, rows, fusion = 2 * 8, 2 * 8, 4 * 6, 10, 2 * (8 + 8)
   step = MOVES.replace('NAME', 'jit(run)/while/body/local_step/mul')
   others = copy + slice_ + rows + fusion
   assert topology.moved(step) == (body, others)
   assert topology.moved(MOVES) == (0, body + others)
+
+
+@pytest.mark.parametrize(
+  ('array', 'size'),
+  [
+    ('bf16[32,64,32,64]{3,0,2,1:T(8,128)(2,1)}', 2 * 32 * 64 * 32 * 128),
+    ('f32[3,5]{0,1:T(8,128)}', 4 * 128 * 8),  # the first axis is the fastest
+    ('f32[3,5]{1,0:T(8,128)}', 4 * 8 * 128),
+    ('f32[2,130]{1,0:T(2,128)S(2)}', 0),  # not in the large memory
+    ('f32[130]{0:T(1,128)}', 4 * 256),
+    ('f32[7,3]{1,0}', 4 * 21),  # no tiles
+    ('f32[]{:T(128)}', 4),
+  ],
+)
+def test_tiles_that_an_array_fills_in_part_are_moved_whole(array, size):
+  text = f'ENTRY %main () -> f32[] {{\n  %a = {array} fusion()\n}}\n'
+  assert topology.moved(text) == (0, size)
 
 
 def test_collectives_are_counted_with_their_bytes():

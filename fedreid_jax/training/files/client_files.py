@@ -259,7 +259,8 @@ class ClientFiles:
     return errors.IntegrityError(
       f'the state of client {self._clients[client]!r} cannot be used: {why}',
       str(path),
-      'restore the file from a copy, or start again with --restart',
+      'restore the file from a copy, choose a newer checkpoint if the run has '
+      'gone on, or start again with --restart',
     )
 
   def path(self, segment: int) -> Path:

@@ -97,6 +97,8 @@ _GATHERS = 'gather', 'dynamic-slice'
 # In the layout of an array that is in a memory on the chip.
 _ON_CHIP = 'S('
 _BITS = re.compile(r'\d+')
+# Order of the axes, fastest first, and the tile of the fastest, slowest first.
+_TILED = re.compile(r'([\d,]+):T\(([\d,]+)\)')
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 
 
@@ -325,8 +327,9 @@ def moved(text: str) -> tuple[int, int]:
 
   The compiler's figure for a TPU also has the bytes of arrays in the memory on
   the chip, where most activations of a small batch are, and counts a copy
-  between the two at both ends. An update of a part of an array counts as the
-  whole array here, so that the result is an upper bound.
+  between the two at both ends. An array has the bytes of whole tiles here: 64
+  channels take the 128 places of a tile of a TPU. An update of a part of an
+  array counts as the whole array, so that the result is an upper bound.
   """
   # Operations inside a fusion move nothing themselves.
   inner = {*_INNER.findall(text)}
@@ -344,7 +347,7 @@ def moved(text: str) -> tuple[int, int]:
       read = [_in_memory(shapes.get(x, '')) for x in used]
       # A gather reads as many rows of its largest operand as it returns.
       if kind in _GATHERS or 'kind=kCustom' in rest:
-        written = sum(size for size, _ in _arrays(shape))
+        written = sum(size for size, _ in _arrays(shape, padded=True))
         read = [min(size, written) for size in read]
       size[outer] += _moved_by(kind, shape, sum(read))
       if scope := _SCOPE.search(rest):
@@ -360,14 +363,15 @@ def _moved_by(kind: str, shape: str, read: int) -> int:
     return 0
   if kind.endswith('-start'):
     # A copy or slice; the two arrays are its ends, in either order.
-    ends = _arrays(shape)[:2]
+    ends = _arrays(shape, padded=True)[:2]
     outside = sum(not on_chip for _, on_chip in ends)
     return outside * min((size for size, _ in ends), default=0)
   return _in_memory(shape) + read
 
 
 def _in_memory(shape: str) -> int:
-  return sum(size for size, on_chip in _arrays(shape) if not on_chip)
+  arrays = _arrays(shape, padded=True)
+  return sum(size for size, on_chip in arrays if not on_chip)
 
 
 def collectives(text: str) -> dict[str, tuple[int, int]]:
@@ -380,12 +384,20 @@ def collectives(text: str) -> dict[str, tuple[int, int]]:
   return {kind: (number[kind], size[kind]) for kind in number}
 
 
-def _arrays(text: str) -> list[tuple[int, bool]]:
-  """Returns (bytes, whether it is in a memory on the chip) of each array."""
+def _arrays(text: str, padded: bool = False) -> list[tuple[int, bool]]:
+  """Returns (bytes, whether it is in a memory on the chip) of each array.
+
+  Args:
+    padded: whether the last tiles of an array count as full.
+  """
   found: list[tuple[int, bool]] = []
   for kind, shape, layout in _ARRAY.findall(text):
     bits = _BITS.search(kind)
     width = int(bits[0]) // 8 if bits else 1
-    size = width * int(np.prod([int(x) for x in shape.split(',') if x]))
-    found.append((size, _ON_CHIP in layout))
+    sizes = [int(x) for x in shape.split(',') if x]
+    if padded and (tiled := _TILED.match(layout)):
+      axes, tile = ([int(x) for x in one.split(',')] for one in tiled.groups())
+      for axis, places in zip(axes, reversed(tile), strict=False):
+        sizes[axis] += -sizes[axis] % places
+    found.append((width * int(np.prod(sizes)), _ON_CHIP in layout))
   return found
