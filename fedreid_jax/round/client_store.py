@@ -8,7 +8,7 @@ of the valid clients after it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -33,7 +33,7 @@ class Rows(Protocol):
     ...
 
 
-class OnDemand(Mapping[Key, Flat], Generic[Key]):
+class OnDemand(Mapping[Key, Flat]):
   """Variables of clients, or of models, which are read when needed."""
 
   def __init__(self, keys: Collection[Key], read: Callable[[Key], Flat]):
@@ -45,6 +45,9 @@ class OnDemand(Mapping[Key, Flat], Generic[Key]):
 
   def __iter__(self) -> Iterator[Key]:
     return iter(self._keys)
+
+  def __contains__(self, key: object) -> bool:
+    return key in self._keys  # that of `Mapping` would read the variables
 
   def __getitem__(self, key: Key) -> Flat:
     if key not in self._keys:

@@ -42,6 +42,9 @@ class Models(Mapping[str, types.Flat]):
   def __iter__(self) -> Iterator[str]:
     return iter(self._names)
 
+  def __contains__(self, name: object) -> bool:
+    return name in self._index or name in self._server
+
   def __getitem__(self, name: str) -> types.Flat:
     if name in self._index:
       return self._own[self._index[name]]
@@ -113,8 +116,8 @@ def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
   step = saved.find(which)
   shared, personal, groups, host = saved.restore_models(step)
   models = of(shared, personal, groups, host['clients'])
-  # A run that goes on may delete files of clients. Models of more bytes are
-  # read one by one all the same.
+  # A run that goes on may delete files of clients, so that models of at most
+  # `AT_ONCE` bytes are read now. Others are read when they are needed.
   size = len(models) * trees.num_bytes(next(iter(models.values()), {}))
   if size <= AT_ONCE:
     models = dict(models)

@@ -26,6 +26,7 @@ from fedreid_jax.core.types import ClientData, Flat
 from fedreid_jax.evaluation.evaluator import Models, Source
 from fedreid_jax.method import batch_stats
 from fedreid_jax.method.batch_stats import Layers
+from fedreid_jax.round.client_store import OnDemand
 from fedreid_jax.round.simulation import Executor
 
 # Modalities that are measured separately, by `evaluation.batch_stats`; None
@@ -83,26 +84,25 @@ def make(
     sent['up']['batch_stats'] += sum(x.nbytes for x in jax.tree.leaves(layers))
     return layers
 
-  def one(name: str, variables: Flat) -> list[Flat]:
+  def one(name: str, variables: Flat) -> list[Layers]:
     whole = {n: np.asarray(x)[None] for n, x in variables.items()}
     group = None
     if name.startswith('cluster:'):
       group = int(name.removeprefix('cluster:'))
     return [
-      batch_stats.install(
-        variables,
-        batch_stats.pool(
-          layers
-          for k, layers in enumerate(parts)
-          if group is None or groups[k] == group
-        ),
+      batch_stats.pool(
+        layers
+        for k, layers in enumerate(parts)
+        if group is None or groups[k] == group
       )
       for parts in measure(whole, _bytes(variables), None)
     ]
 
-  def personal(models: Models) -> dict[str, list[Flat]]:
-    """Measures every client's own model on its own images, all at once."""
-    some = next(iter(models.values()))
+  def personal(
+    models: Models, chosen: Sequence[str]
+  ) -> dict[str, list[Layers]]:
+    """Measures the clients' own models of `chosen`, each on its own images."""
+    some = models[chosen[0]]
 
     def own_of(members: np.ndarray) -> Flat:
       """Returns the models of some clients, zeros for those without one."""
@@ -114,21 +114,26 @@ def make(
           rows[leaf][row] = value
       return rows
 
-    found: dict[str, list[Flat]] = {name: [] for name in models}
+    found: dict[str, list[Layers]] = {name: [] for name in chosen}
     for parts in measure({}, _bytes(some), own_of):
       for k, layers in enumerate(parts):
-        if (name := f'client:{names[k]}') in models:
-          found[name].append(batch_stats.install(models[name], layers))
+        if (name := f'client:{names[k]}') in found:
+          found[name].append(layers)
     return found
 
   def source(models: Models) -> tuple[Models, ...]:
-    mine = {name: x for name, x in models.items() if name in own}
-    found = personal(mine) if mine else {}
-    found |= {n: one(n, x) for n, x in models.items() if n not in own}
-    return tuple(
-      {name: found[name][k] for name in models}
-      for k in range(len(MEASURED[rule]))
-    )
+    mine = [name for name in models if name in own]
+    found = personal(models, mine) if mine else {}
+    found |= {n: one(n, models[n]) for n in models if n not in own}
+
+    def of_images(kind: int) -> Models:
+      def read(name: str) -> Flat:
+        return batch_stats.install(models[name], found[name][kind])
+
+      # All models may not fit in memory; their moments do.
+      return OnDemand(models, read)
+
+    return tuple(map(of_images, range(len(MEASURED[rule]))))
 
   return source
 

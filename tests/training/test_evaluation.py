@@ -6,8 +6,9 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import load, recipes, validation
+from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import evaluation, loop, named_models
-from fedreid_jax.training.files import recorder, run_files, steps
+from fedreid_jax.training.files import client_files, recorder, run_files, steps
 
 
 @pytest.fixture
@@ -67,13 +68,31 @@ def test_models_of_many_bytes_are_read_one_by_one(tmp_path, monkeypatch):
     with run_files.checkpoints_of(tmp_path) as saved:
       return named_models.restore(saved, 'latest').models
 
-  together, expected = restored(), evaluation.evaluate(tmp_path)
+  rules = [{}, {'evaluation.batch_stats': 'source'}]
+  together = restored()
+  expected = [evaluation.evaluate(tmp_path, rule) for rule in rules]
   monkeypatch.setattr(named_models, 'AT_ONCE', 0)
-  apart = restored()
+  apart, seen = restored(), []
   assert len(together) == len(apart) == 3
-  assert evaluation.evaluate(tmp_path) == expected
+  for owner, name in (
+    (client_files.ClientFiles, '__getitem__'),
+    (evaluator, '_test'),
+  ):
+    monkeypatch.setattr(owner, name, noted(getattr(owner, name), seen))
+  assert [evaluation.evaluate(tmp_path, rule) for rule in rules] == expected
+  assert seen.count('_test') == 3 * len(rules)
+  tests = [i for i, name in enumerate(seen) if name == '_test']
+  assert all(seen[i - 1] == '__getitem__' for i in tests)
   for path in steps.clients(tmp_path).iterdir():
     path.unlink()
   assert all(together.values())
   with pytest.raises(errors.IntegrityError, match='newer checkpoint'):
     next(iter(apart.values()))
+
+
+def noted(function, seen):
+  def run(*args):
+    seen.append(function.__name__)
+    return function(*args)
+
+  return run

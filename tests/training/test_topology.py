@@ -14,7 +14,7 @@ from fedreid_jax.training.reports import topology
 CLIENTS = 3  # of the preset `smoke`
 ROWS = 4096  # bytes of the numbers of single clients
 TEXT = """
-  %a = f32[10,20]{1,0} all-reduce(f32[10,20]{1,0} %x), replica_groups={}
+  %a = f32[10,20]{1,0:T(8,128)} all-reduce(f32[10,20]{1,0} %x), channel_id=1
   %b = (bf16[4]{0}, s32[]) all-gather-start(bf16[1]{0} %y), dimensions={0}
   %c = f32[10]{0} fusion(f32[10]{0} %all-reduce.1), kind=kLoop
   %d = pred[8]{0} all-reduce(pred[8]{0} %z), replica_groups={}
@@ -39,7 +39,7 @@ ENTRY %main (a: bf16[8], b: f32[6]) -> bf16[8] {
   %b = f32[6]{0} parameter(1)
   %c = (bf16[8]{0:T(8)S(1)}, bf16[8]{0:T(8)}, u32[]) copy-start(%a)
   %d = bf16[8]{0:T(8)S(1)} copy-done(%c)
-  %e = ((bf16[8]{0}), bf16[4]{0:T(8)S(1)}, s32[]) slice-start(%a), slice={[0:4]}
+  %e = ((bf16[8]{0}), bf16[4]{0:T(4)S(1)}, s32[]) slice-start(%a), slice={[0:4]}
   %f = bf16[4]{0:T(8)S(1)} slice-done(%e)
   %w = f32[6]{0} while(%b), condition=%c0, body=%body
   %t = u8[1000]{0} parameter(2)
@@ -50,7 +50,7 @@ ENTRY %main (a: bf16[8], b: f32[6]) -> bf16[8] {
 
 
 def test_bytes_between_a_chip_and_its_memory():
-  copy, slice_, body, rows, fusion = 2 * 8, 2 * 8, 4 * 6, 10, 2 * (8 + 8)
+  copy, slice_, body, rows, fusion = 2 * 8, 2 * 4, 4 * 6, 10, 2 * (8 + 8)
   step = MOVES.replace('NAME', 'jit(run)/while/body/local_step/mul')
   others = copy + slice_ + rows + fusion
   assert topology.moved(step) == (body, others)

@@ -97,7 +97,8 @@ _GATHERS = 'gather', 'dynamic-slice'
 # In the layout of an array that is in a memory on the chip.
 _ON_CHIP = 'S('
 _BITS = re.compile(r'\d+')
-# Order of the axes, fastest first, and the tile of the fastest, slowest first.
+# The axes, the most minor one first, and the sizes of a tile, whose last one is
+# that of the most minor axis.
 _TILED = re.compile(r'([\d,]+):T\(([\d,]+)\)')
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 
@@ -336,20 +337,20 @@ def moved(text: str) -> tuple[int, int]:
   size: Counter[str] = Counter()
   scopes: dict[str, list[bool]] = {}
   outer = ''
-  shapes: dict[str, str] = {}
+  held: dict[str, int] = {}  # by operation: bytes of its result
   for line in text.splitlines():
     if head := _COMPUTATION.match(line):
       outer = '' if head[1] in inner else head[1]
     elif outer and (found := _OPERATION.match(line)):
       name, shape, kind, rest = found.groups()
-      shapes[name] = shape
+      held[name] = _in_memory(shape)
       used = {*_NAME.findall(rest.partition('), ')[0])}
-      read = [_in_memory(shapes.get(x, '')) for x in used]
+      read = [held.get(x, 0) for x in used]
       # A gather reads as many rows of its largest operand as it returns.
       if kind in _GATHERS or 'kind=kCustom' in rest:
         written = sum(size for size, _ in _arrays(shape, padded=True))
         read = [min(size, written) for size in read]
-      size[outer] += _moved_by(kind, shape, sum(read))
+      size[outer] += _moved_by(kind, shape, held[name] + sum(read))
       if scope := _SCOPE.search(rest):
         scopes.setdefault(outer, []).append(f'/{STEP}/' in scope[1])
   # What does not change is moved out of a loop, with its scope.
@@ -358,7 +359,7 @@ def moved(text: str) -> tuple[int, int]:
   return inside, sum(size.values()) - inside
 
 
-def _moved_by(kind: str, shape: str, read: int) -> int:
+def _moved_by(kind: str, shape: str, touched: int) -> int:
   if kind in _VIEWS or kind.endswith('-done'):
     return 0
   if kind.endswith('-start'):
@@ -366,7 +367,7 @@ def _moved_by(kind: str, shape: str, read: int) -> int:
     ends = _arrays(shape, padded=True)[:2]
     outside = sum(not on_chip for _, on_chip in ends)
     return outside * min((size for size, _ in ends), default=0)
-  return _in_memory(shape) + read
+  return touched
 
 
 def _in_memory(shape: str) -> int:
