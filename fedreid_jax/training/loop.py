@@ -459,7 +459,7 @@ class Run:
     models = named_models.of(self.server.shared, personal, groups, self.names)
     components = self.setup.executor.algorithm.components
     own = compose.models_to_evaluate(components, self.store)
-    return named_models.Models(models, own, self.names) if own else models
+    return named_models.joined(models, own, self.names) if own else models
 
   def _clusters(self) -> dict[str, Any]:
     """The clients of each server model, empty without clustering."""

@@ -1,6 +1,6 @@
 """The models of a checkpoint by their names, and their network."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,43 +12,30 @@ from fedreid_jax.core import trees, types
 from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.round import placement
+from fedreid_jax.round.client_store import OnDemand
 from fedreid_jax.training import build
 from fedreid_jax.training.files import checkpoint
 
 AT_ONCE = 2**30  # bytes of models that are read together
 
 
-class Models(Mapping[str, types.Flat]):
-  """Models of the server, and then those of clients, 'client:NAME'.
+def joined(
+  server: Mapping[str, types.Flat],
+  own: Mapping[int, types.Flat],
+  names: Sequence[str],
+) -> OnDemand[str]:
+  """Returns models of the server, and then those of clients, 'client:NAME'.
 
-  Those of clients are read on demand: all of them may not fit in memory.
+  Those of clients are read on demand: all of them may not fit in memory. The
+  keys of `own` are canonical indices of clients.
   """
+  index = {f'client:{names[k]}': k for k in own}
 
-  def __init__(
-    self,
-    server: Mapping[str, types.Flat],
-    own: Mapping[int, types.Flat],
-    names: Sequence[str],
-  ):
-    """Names the models of clients, whose keys are canonical indices."""
-    self._server, self._own = server, own
-    self._index = {f'client:{names[k]}': k for k in own}
-    # A method may share nothing and keep models of clients as well.
-    self._names = [*dict.fromkeys((*server, *self._index))]
+  def read(name: str) -> types.Flat:
+    return own[index[name]] if name in index else server[name]
 
-  def __len__(self) -> int:
-    return len(self._names)
-
-  def __iter__(self) -> Iterator[str]:
-    return iter(self._names)
-
-  def __contains__(self, name: object) -> bool:
-    return name in self._index or name in self._server
-
-  def __getitem__(self, name: str) -> types.Flat:
-    if name in self._index:
-      return self._own[self._index[name]]
-    return self._server[name]
+  # A method may share nothing and keep models of clients as well.
+  return OnDemand(dict.fromkeys((*server, *index)), read)
 
 
 def of(
@@ -64,7 +51,7 @@ def of(
   Keys of `personal` are canonical indices of clients; groups are int32 `[N]`.
   """
   if not shared:
-    return Models({}, personal, names)
+    return joined({}, personal, names)
   several = next(iter(shared.values())).shape[0] > 1
   # A model of the server gets personal parameters of any client, because only
   # identity scores depend on them.

@@ -18,10 +18,10 @@ are reported beside those of the papers' protocol.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-import jax
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import ClientData, Flat
 from fedreid_jax.evaluation.evaluator import Models, Source
 from fedreid_jax.method import batch_stats
@@ -81,7 +81,7 @@ def make(
       yield map(counted, executor.moments(models, chosen, own_of, modality))
 
   def counted(layers: Layers) -> Layers:
-    sent['up']['batch_stats'] += sum(x.nbytes for x in jax.tree.leaves(layers))
+    sent['up']['batch_stats'] += trees.num_bytes(layers)
     return layers
 
   def one(name: str, variables: Flat) -> list[Layers]:
@@ -95,7 +95,7 @@ def make(
         for k, layers in enumerate(parts)
         if group is None or groups[k] == group
       )
-      for parts in measure(whole, _bytes(variables), None)
+      for parts in measure(whole, trees.num_bytes(variables), None)
     ]
 
   def personal(
@@ -115,7 +115,7 @@ def make(
       return rows
 
     found: dict[str, list[Layers]] = {name: [] for name in chosen}
-    for parts in measure({}, _bytes(some), own_of):
+    for parts in measure({}, trees.num_bytes(some), own_of):
       for k, layers in enumerate(parts):
         if (name := f'client:{names[k]}') in found:
           found[name].append(layers)
@@ -136,7 +136,3 @@ def make(
     return tuple(map(of_images, range(len(MEASURED[rule]))))
 
   return source
-
-
-def _bytes(variables: Flat) -> int:
-  return sum(x.nbytes for x in variables.values())

@@ -251,10 +251,10 @@ def test_models_of_clients_are_read_one_after_another(parts):
   names = [name.removeprefix('client:') for name in models]
   rows = Rows(enumerate(models.values()))
   (first, *_) = models.values()
-  given = named_models.Models({'global': first}, rows, names)
+  given = named_models.joined({'global': first}, rows, names)
   assert [*given] == ['global', *models] and len(given) == 1 + len(models)
   # A method that shares nothing may keep models of clients as well.
-  both = named_models.Models(models, {0: first}, names)
+  both = named_models.joined(models, {0: first}, names)
   assert [*both] == [*models] and both[next(iter(models))] is first
   run = evaluator.make(
     toy.toy_config().evaluation,
