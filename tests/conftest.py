@@ -31,6 +31,7 @@ import toy
 
 from fedreid_jax.core import types
 from fedreid_jax.data import cache
+from fedreid_jax.models import resnet
 
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   jax.config.update(
@@ -38,8 +39,8 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   )
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 
-# Where programs are built. Checking them takes a third of the time of a trace:
-# other fast tests of rounds and of algorithms trace the same programs.
+# Where programs are built. Checking them more than doubles the time of a trace:
+# other tests of rounds and of algorithms, and slow ones, go without.
 CHECKED = ('losses', 'method', 'models')
 CHECKED_ROUNDS = ('test_contract.py', 'test_simulation.py')
 
@@ -50,13 +51,9 @@ pytest_plugins = ['miniatures']
 @pytest.fixture(autouse=True)
 def _checks_of_programs(request):
   path = request.path
-  rounds = path.name in CHECKED_ROUNDS or request.node.get_closest_marker(
-    'slow'
-  )
-  checked = path.parent.name in CHECKED or (
-    rounds and path.parent.name in ('algorithms', 'round')
-  )
-  with jax.enable_checks(bool(checked)):
+  named = path.parent.name in CHECKED or path.name in CHECKED_ROUNDS
+  slow = request.node.get_closest_marker('slow')
+  with jax.enable_checks(named and not slow):
     yield
 
 
@@ -72,6 +69,12 @@ def unchecked(monkeypatch):
   Tests of the package's own errors about wrong arguments need it.
   """
   monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+
+
+@pytest.fixture
+def shallow(monkeypatch):
+  """Gives ResNet-18 a block a stage, which compiles in half of the time."""
+  monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import schema
 from fedreid_jax.method import optimizers
-from fedreid_jax.models import resnet
 from fedreid_jax.round import compose
 
 
@@ -220,8 +219,8 @@ DOMAINS = {f'params/domain_{d}/kernel' for d in ('visible', 'infrared')}
   ],
   ids=['no distillation', 'network only'],
 )
-def test_heads_of_dns(clients, components, changes, expected, monkeypatch):
-  monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
+@pytest.mark.usefixtures('shallow')
+def test_heads_of_dns(clients, components, changes, expected):
   own = {
     'model.variant': 'dns',
     'model.modality_specific_stages': 3,

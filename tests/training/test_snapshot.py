@@ -165,8 +165,13 @@ def test_modalities_belong_to_their_images(workdir, tmp_path):
 
 @pytest.mark.slow
 def test_modalities_reach_the_network(tmp_path):
-  fields = TINY | {'data.infrared': 2, 'model.name': 'resnet18'}
-  config = fr.load_config('agw:smoke', fields, rounds=1)
+  fields = TINY | {
+    'data.infrared': 2,
+    'model.name': 'resnet18',
+    'model.width': 0.0625,
+    'model.modality_specific_stages': 1,
+  }
+  config = fr.load_config('fedpav:smoke', fields, rounds=1)
   fr.train(config, tmp_path)
   model = fr.load(tmp_path)
   pixels = target_of(model.config).images()[:4]

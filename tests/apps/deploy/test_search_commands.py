@@ -252,6 +252,7 @@ def test_a_model_of_two_modalities_asks_for_them(tmp_path):
   fields = {
     'model.name': 'resnet18',
     'model.width': 0.0625,
+    'model.modality_specific_stages': 1,
     'data.height': 32,
     'data.width': 16,
     'data.identities': 4,
@@ -259,7 +260,7 @@ def test_a_model_of_two_modalities_asks_for_them(tmp_path):
     'data.infrared': 2,
     'execution.devices': 1,
   }
-  fr.train(fr.load_config('agw:smoke', fields, rounds=1), tmp_path / 'run')
+  fr.train(fr.load_config('fedpav:smoke', fields, rounds=1), tmp_path / 'run')
   (tmp_path / 'photos').mkdir()
   rng = np.random.default_rng(0)
   for number in range(3):
