@@ -3,6 +3,7 @@
 docs/protocol.md describes how a claim is judged.
 """
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -57,11 +58,16 @@ def plan(
     ConfigError: for a recipe or a field that does not exist.
   """
 
-  def cell(label: str, recipe: str, route: Route, seed: int, start: str = ''):
-    own = ','.join((*route.changes, *changes, f'seed={seed}'))
-    config = recipes.recipe(f'{recipe},{own}', '')
+  @functools.cache  # half of the runs of all claims are those of others, too
+  def run(recipe: str, own: tuple[str, ...], seed: int, start: str) -> Cell:
+    fields = ','.join((*own, *changes, f'seed={seed}'))
+    config = recipes.recipe(f'{recipe},{fields}', '')
     config.start_from = start
-    return make_cell(label, validation.validate(config), folder, {})
+    return make_cell('', validation.validate(config), folder, {})
+
+  def cell(label: str, recipe: str, route: Route, seed: int, start: str = ''):
+    made = run(recipe, tuple(route.changes), seed, start)
+    return made._replace(label=label)
 
   def trial(claim: Claim, seed: int) -> Trial:
     starts: list[Cell] = []
