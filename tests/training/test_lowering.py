@@ -57,6 +57,7 @@ SHARDING = {'Sharding', 'SPMDFullToShardShape', 'SPMDShardToFullShape'}
     for name in covering()
   ],
 )
+@pytest.mark.usefixtures('shallow')
 def test_a_round_has_no_method_of_the_cpu(recipe):
   path = recipes.folder() / f'{recipe}.py'
   arg = ','.join(filter(None, (SMALL, OWN.get(recipe))))
