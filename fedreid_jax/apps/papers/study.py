@@ -66,7 +66,7 @@ def plan(
     return make_cell('', validation.validate(config), folder, {})
 
   def cell(label: str, recipe: str, route: Route, seed: int, start: str = ''):
-    made = run(recipe, tuple(route.changes), seed, start)
+    made = run(recipe, route.changes, seed, start)
     return made._replace(label=label)
 
   def trial(claim: Claim, seed: int) -> Trial:
