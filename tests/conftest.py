@@ -1,5 +1,6 @@
 """What makes silent bugs loud, and the small world every test shares."""
 
+import gc
 import importlib.metadata
 import os
 
@@ -31,6 +32,7 @@ import toy
 
 from fedreid_jax.core import types
 from fedreid_jax.data import cache
+from fedreid_jax.data.synthetic import synthetic_source
 from fedreid_jax.models import resnet
 
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
@@ -38,6 +40,9 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
     'jax_compilation_cache_dir', str(cache.cache_dir() / 'xla-tests')
   )
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
+# A trace allocates many objects, few of them in cycles: a tenth of the time.
+gc.set_threshold(200_000, 50, 1000)
+RENDERED = synthetic_source.folder()
 
 # Where programs are built. Checking them more than doubles the time of a trace:
 # other tests of rounds and of algorithms, and slow ones, go without.
@@ -60,6 +65,8 @@ def _checks_of_programs(request):
 @pytest.fixture(autouse=True)
 def _own_cache_of_images(tmp_path, monkeypatch):
   monkeypatch.setattr(cache, 'cache_dir', lambda: Path(tmp_path, 'cache'))
+  # The renderer takes seconds to compile; its images do not depend on a test.
+  monkeypatch.setattr(synthetic_source, 'folder', lambda: RENDERED)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ OPTIONS = {'height': 16, 'width': 8}
 
 
 @pytest.fixture
-def rendered(monkeypatch):
+def rendered(monkeypatch, tmp_path):
   """Arguments of the calls that rendered, with nothing kept before them."""
   calls = []
   real = photographs.generate
@@ -76,6 +76,7 @@ def rendered(monkeypatch):
     return real(*sizes, **options)
 
   monkeypatch.setattr(photographs, 'generate', generate)
+  monkeypatch.setattr(synthetic_source, 'folder', lambda: tmp_path / 'images')
   synthetic_source._kept.cache_clear()
   yield calls
   synthetic_source._kept.cache_clear()
@@ -89,6 +90,39 @@ def test_images_are_rendered_once(rendered):
   assert len(rendered) == 2
   with pytest.raises(ValueError, match='read-only'):
     one[0] = 0
+
+
+def test_another_process_finds_the_images_on_disk(rendered, tmp_path):
+  one = synthetic_source.kept_images(*SIZES, **OPTIONS)
+  synthetic_source._kept.cache_clear()
+  two = synthetic_source.kept_images(*SIZES, **OPTIONS)
+  np.testing.assert_array_equal(one, two)
+  assert two is not one and not two.flags.writeable and len(rendered) == 1
+  assert len([*(tmp_path / 'images').iterdir()]) == 1
+
+
+@pytest.mark.parametrize('damage', ['changed', 'cut', 'empty'])
+def test_a_damaged_file_is_rendered_again(rendered, tmp_path, damage):
+  one = synthetic_source.kept_images(*SIZES, **OPTIONS)
+  (path,) = (tmp_path / 'images').iterdir()
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(
+    {'changed': content, 'cut': content[: len(content) // 2], 'empty': b''}[
+      damage
+    ]
+  )
+  for calls in (2, 2):
+    synthetic_source._kept.cache_clear()
+    two = synthetic_source.kept_images(*SIZES, **OPTIONS)
+    np.testing.assert_array_equal(one, two)
+    assert len(rendered) == calls
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(rendered, tmp_path):
+  (tmp_path / 'images').write_text('')
+  assert len(synthetic_source.kept_images(*SIZES, **OPTIONS)) == 2
+  assert len(rendered) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,6 +147,7 @@ def test_many_images_are_not_kept(rendered, monkeypatch):
   for _ in range(2):
     synthetic_source.kept_images(*SIZES, **OPTIONS)
   assert len(rendered) == 2
+  assert not synthetic_source.folder().exists()
 
 
 def targets(*specs, **fields):

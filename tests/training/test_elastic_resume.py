@@ -1,21 +1,20 @@
 """A run with states in files, on other numbers of processes than before."""
 
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-import jax
+import commands
 import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.training.files import client_states
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import importlib
 import itertools
@@ -25,9 +24,29 @@ import pathlib
 import signal
 import sys
 
+import fedreid_jax as fr
+from fedreid_jax.core import trees
+from fedreid_jax.training import loop, named_models
+from fedreid_jax.training.files import run_files
 from fedreid_jax.training.processes import peers
 
-place, workdir, rounds, fields, killed = sys.argv[1:]
+workdir, rounds, fields, output, *starts = sys.argv[1:]
+# Imports take longer than a round: each process is a fork of this one.
+children = []
+for k, start in enumerate(starts):
+  children.append(os.fork())
+  if not children[-1]:
+    break
+else:
+  ends = [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
+  print(json.dumps(ends))
+  sys.exit()
+
+for stream, name in enumerate(('out', 'err'), 1):
+  opened = os.open(f'{output}/{k}.{name}', os.O_WRONLY | os.O_CREAT)
+  os.dup2(opened, stream)
+
+place, killed = json.loads(start)
 if place:
   peers.join(place, 120, 10)
 if killed:
@@ -43,11 +62,6 @@ if killed:
     return function(*args, **fields)
 
   setattr(holder, name, counted)
-
-import fedreid_jax as fr
-from fedreid_jax.core import trees
-from fedreid_jax.training import named_models
-from fedreid_jax.training.files import run_files
 
 config = fr.load_config(
   'fedpav:smoke',
@@ -94,27 +108,36 @@ def launch(
   with socket.socket() as probe:
     probe.bind(('127.0.0.1', 0))
     port = probe.getsockname()[1]
-  cache = str(jax.config.jax_compilation_cache_dir)
-  started = [
-    subprocess.Popen(
-      [
-        *(sys.executable, '-c', PROGRAM),
-        f'127.0.0.1:{port},{processes},{k}' if processes > 1 else '',
-        *(str(workdir), str(rounds), json.dumps(fields)),
-        (kills or {}).get(k, ''),
-      ],
-      env=os.environ
-      | {'JAX_NUM_CPU_DEVICES': str(devices)}
-      | {'JAX_COMPILATION_CACHE_DIR': cache}
-      | {'PYTHONPATH': str(ROOT)},
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
+  kills = kills or {}
+  starts = [
+    (
+      f'127.0.0.1:{port},{processes},{k}' if processes > 1 else '',
+      kills.get(k, ''),
     )
     for k in range(processes)
   ]
-  ends = [process.communicate(timeout=240) for process in started]
-  return [p.returncode for p in started], ends
+  with tempfile.TemporaryDirectory() as output:
+    found = subprocess.run(
+      [
+        *(sys.executable, '-c', PROGRAM),
+        *(str(workdir), str(rounds), json.dumps(fields), output),
+        *map(json.dumps, starts),
+      ],
+      env=commands.environment()
+      | {'JAX_NUM_CPU_DEVICES': str(devices)}
+      | {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
+      | {'PYTHONPATH': str(commands.ROOT)},
+      capture_output=True,
+      text=True,
+      timeout=240,
+      check=False,
+    )
+    assert not found.returncode, found.stderr
+    ends = [
+      [Path(output, f'{k}.{name}').read_text() for name in ('out', 'err')]
+      for k in range(processes)
+    ]
+  return json.loads(found.stdout), ends
 
 
 def start(*args, **fields):

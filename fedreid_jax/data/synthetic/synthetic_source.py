@@ -7,20 +7,30 @@ with the persons of mall. A retrieval test shows identities that are not trained
 on. A classification test shows later shots of training identities.
 """
 
+import contextlib
 import functools
+import hashlib
+import io
 import math
+import os
+import platform
+import uuid
+import zipfile
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import UInt8
 
 from fedreid_jax import errors
-from fedreid_jax.data import federation
+from fedreid_jax.data import cache, federation, integrity
 from fedreid_jax.data.federation import Images, Source, Target
 from fedreid_jax.data.synthetic import photographs, shifts, worlds
 
-# The runs of a study share few domains, and rendering takes a tenth of a short
-# run. At most 48 * 6 MiB = 288 MiB are kept, the most recently used ones.
+# The runs of a study share few domains. Rendering takes a tenth of a short run,
+# and the tracing and compilation of the renderer most of a very short one. At
+# most 48 * 6 MiB = 288 MiB stay in memory, the most recently used ones.
 MAX_BYTES = 6 * 2**20  # of the images of one call
 MAX_CALLS = 48
 # The fields that determine the images, beside the sources.
@@ -225,7 +235,10 @@ def _images(config, domain: Domain, first: int) -> Images:
 def kept_images(
   domain: int, *counts: int, height: int, width: int, **options: Any
 ) -> UInt8[np.ndarray, 'M H W 3']:
-  """Images of `photographs.generate`, in a read-only array."""
+  """Images of `photographs.generate`, in a read-only array.
+
+  The small ones are kept in memory and in the user's cache.
+  """
   num_bytes = math.prod(counts) * height * width * 3
   render = _kept if num_bytes <= MAX_BYTES else _rendered
   return render(domain, *counts, height=height, width=width, **options)
@@ -238,4 +251,50 @@ def _rendered(*sizes: int, **options: Any) -> UInt8[np.ndarray, 'M H W 3']:
   return found
 
 
-_kept = functools.lru_cache(MAX_CALLS)(_rendered)
+def _from_disk(*sizes: int, **options: Any) -> UInt8[np.ndarray, 'M H W 3']:
+  """Opens the images in the user's cache, and renders them if they are missing.
+
+  A damaged file is written again: an archive holds a checksum of its array.
+  """
+  made_of = integrity.digest(_renderer(), sizes, options)
+  path = folder() / f'{made_of[:24]}.npz'
+  unreadable = OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile
+  with contextlib.suppress(*unreadable):
+    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+      found = file['images']
+    found.setflags(write=False)
+    return found
+  found = _rendered(*sizes, **options)
+  # No reader sees a part of a file. The images are not needed on the disk.
+  part = path.with_name(f'{path.stem}-{uuid.uuid4().hex}.part')
+  with contextlib.suppress(OSError):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+      with open(part, 'wb') as file:
+        np.savez(file, images=found)
+      part.replace(path)
+    finally:
+      part.unlink(missing_ok=True)
+  return found
+
+
+def folder() -> Path:
+  """Folder of rendered images in the user's cache."""
+  return cache.cache_dir() / 'rendered'
+
+
+@functools.cache
+def _renderer() -> str:
+  """Digest of the facts that determine pixels beside the arguments."""
+  modules = sorted(Path(__file__).parent.glob('*.py'))
+  config = jax.config
+  return integrity.digest(
+    [hashlib.sha256(module.read_bytes()).hexdigest() for module in modules],
+    [jax.__version__, jax.default_backend(), jax.devices()[0].device_kind],
+    [platform.machine(), os.environ.get('XLA_FLAGS', '')],
+    [config.jax_enable_x64, config.jax_default_prng_impl],
+    [config.jax_threefry_partitionable, config.jax_default_matmul_precision],
+  )
+
+
+_kept = functools.lru_cache(MAX_CALLS)(_from_disk)
