@@ -33,6 +33,11 @@ from fedreid_jax.data.synthetic import photographs, shifts, worlds
 # most 48 * 6 MiB = 288 MiB stay in memory, the most recently used ones.
 MAX_BYTES = 6 * 2**20  # of the images of one call
 MAX_CALLS = 48
+# Settings of JAX that change the pixels.
+SETTINGS = (
+  *('enable_x64', 'default_prng_impl', 'threefry_partitionable'),
+  'default_matmul_precision',
+)
 # The fields that determine the images, beside the sources.
 FIELDS = tuple(
   'source task targets public identities cameras infrared '
@@ -287,13 +292,11 @@ def folder() -> Path:
 def _renderer() -> str:
   """Digest of the facts that determine pixels beside the arguments."""
   modules = sorted(Path(__file__).parent.glob('*.py'))
-  config = jax.config
   return integrity.digest(
     [hashlib.sha256(module.read_bytes()).hexdigest() for module in modules],
     [jax.__version__, jax.default_backend(), jax.devices()[0].device_kind],
     [platform.machine(), os.environ.get('XLA_FLAGS', '')],
-    [config.jax_enable_x64, config.jax_default_prng_impl],
-    [config.jax_threefry_partitionable, config.jax_default_matmul_precision],
+    [jax.config.values[f'jax_{name}'] for name in SETTINGS],
   )
 
 
