@@ -40,7 +40,8 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
     'jax_compilation_cache_dir', str(cache.cache_dir() / 'xla-tests')
   )
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
-# A trace allocates many objects, few of them in cycles: a tenth of the time.
+# The collection of cycles took a tenth of the time of the tests, and few of the
+# objects of a trace are in cycles.
 gc.set_threshold(200_000, 50, 1000)
 RENDERED = synthetic_source.folder()
 
@@ -63,7 +64,7 @@ def _checks_of_programs(request):
 
 
 @pytest.fixture(autouse=True)
-def _own_cache_of_images(tmp_path, monkeypatch):
+def _own_cache_of_files(tmp_path, monkeypatch):
   monkeypatch.setattr(cache, 'cache_dir', lambda: Path(tmp_path, 'cache'))
   # The renderer takes seconds to compile; its images do not depend on a test.
   monkeypatch.setattr(synthetic_source, 'folder', lambda: RENDERED)

@@ -1,3 +1,6 @@
+import os
+
+import jax
 import numpy as np
 import pytest
 
@@ -92,31 +95,69 @@ def test_images_are_rendered_once(rendered):
     one[0] = 0
 
 
-def test_another_process_finds_the_images_on_disk(rendered, tmp_path):
-  one = synthetic_source.kept_images(*SIZES, **OPTIONS)
+def again(options=OPTIONS):
+  """The images of a process that has none in memory."""
   synthetic_source._kept.cache_clear()
-  two = synthetic_source.kept_images(*SIZES, **OPTIONS)
+  return synthetic_source.kept_images(*SIZES, **options)
+
+
+def test_images_are_found_on_disk(rendered, tmp_path):
+  one, two = again(), again()
   np.testing.assert_array_equal(one, two)
   assert two is not one and not two.flags.writeable and len(rendered) == 1
   assert len([*(tmp_path / 'images').iterdir()]) == 1
 
 
-@pytest.mark.parametrize('damage', ['changed', 'cut', 'empty'])
-def test_a_damaged_file_is_rendered_again(rendered, tmp_path, damage):
-  one = synthetic_source.kept_images(*SIZES, **OPTIONS)
+@pytest.mark.parametrize('place', [0, 31, 32, 100, -1])
+def test_a_damaged_file_is_rendered_again(rendered, tmp_path, place):
+  one = again()
   (path,) = (tmp_path / 'images').iterdir()
   content = bytearray(path.read_bytes())
-  content[len(content) // 2] ^= 1
-  path.write_bytes(
-    {'changed': content, 'cut': content[: len(content) // 2], 'empty': b''}[
-      damage
-    ]
-  )
-  for calls in (2, 2):
-    synthetic_source._kept.cache_clear()
-    two = synthetic_source.kept_images(*SIZES, **OPTIONS)
-    np.testing.assert_array_equal(one, two)
-    assert len(rendered) == calls
+  content[place] ^= 1
+  for damaged in (content, content[:place], b''):
+    path.write_bytes(damaged)
+    calls = len(rendered)
+    for _ in range(2):
+      np.testing.assert_array_equal(one, again())
+      assert len(rendered) == calls + 1
+
+
+def test_a_file_of_other_images_is_not_used(rendered, tmp_path):
+  again()
+  (one,) = (tmp_path / 'images').iterdir()
+  expected = again(OPTIONS | {'seed': 1})
+  (two,) = {*(tmp_path / 'images').iterdir()} - {one}
+  two.write_bytes(one.read_bytes())
+  np.testing.assert_array_equal(again(OPTIONS | {'seed': 1}), expected)
+  assert len(rendered) == 3
+
+
+def test_the_oldest_files_are_removed(rendered, tmp_path, monkeypatch):
+  monkeypatch.setattr(synthetic_source, 'MAX_DISK_BYTES', 2 * 800)
+  for seed in range(3):
+    again(OPTIONS | {'seed': seed})
+    for path in (tmp_path / 'images').iterdir():
+      time = path.stat().st_mtime - 10
+      os.utime(path, (time, time))
+  assert len([*(tmp_path / 'images').iterdir()]) == 2
+  again(OPTIONS | {'seed': 2})
+  assert len(rendered) == 3
+  again(OPTIONS | {'seed': 0})
+  assert len(rendered) == 4
+
+
+@pytest.mark.parametrize('fact', ['sources', 'flags', 'setting', 'processor'])
+def test_other_programs_have_other_files(rendered, monkeypatch, fact):
+  again()
+  if fact == 'sources':
+    monkeypatch.setattr(synthetic_source, '_SOURCES', ['another'])
+  elif fact == 'flags':
+    monkeypatch.setenv('XLA_FLAGS', '--xla_another')
+  elif fact == 'processor':
+    monkeypatch.setattr(synthetic_source, '_processor', lambda: ['another'])
+  with jax.default_matmul_precision('high' if fact == 'setting' else None):
+    again()
+  assert len(rendered) == 2
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(rendered, tmp_path):
@@ -140,6 +181,13 @@ def test_other_images_are_rendered(rendered, other):
   two = synthetic_source.kept_images(*SIZES, **(OPTIONS | other))
   assert len(rendered) == 2
   assert one.shape != two.shape or (one != two).any()
+
+
+@pytest.mark.parametrize('sizes', [(1, 2, 1, 1), (0, 1, 2, 1), (0, 1, 1, 2)])
+def test_other_counts_are_rendered(rendered, sizes):
+  one = synthetic_source.kept_images(*SIZES, **OPTIONS)
+  two = synthetic_source.kept_images(*sizes, **OPTIONS)
+  assert len(rendered) == 2 and (one != two).any()
 
 
 def test_many_images_are_not_kept(rendered, monkeypatch):

@@ -1,6 +1,7 @@
 """A run with states in files, on other numbers of processes than before."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -96,11 +97,13 @@ def launch(
   devices=1,
   more=None,
   kills=None,
+  variables=None,
   **execution,
 ):
   """Runs processes together; returns their codes and what they have printed.
 
-  `kills` has the calls at which processes end, by their numbers.
+  `kills` has the calls at which processes end, by their numbers; `variables`
+  are of the environment.
   """
   execution |= {'store': store}
   fields = {f'execution.{name}': value for name, value in execution.items()}
@@ -117,7 +120,7 @@ def launch(
     for k in range(processes)
   ]
   with tempfile.TemporaryDirectory() as output:
-    found = subprocess.run(
+    process = subprocess.Popen(
       [
         *(sys.executable, '-c', PROGRAM),
         *(str(workdir), str(rounds), json.dumps(fields), output),
@@ -126,18 +129,24 @@ def launch(
       env=commands.environment()
       | {'JAX_NUM_CPU_DEVICES': str(devices)}
       | {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
-      | {'PYTHONPATH': str(commands.ROOT)},
-      capture_output=True,
+      | {'PYTHONPATH': str(commands.ROOT)}
+      | (variables or {}),
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
       text=True,
-      timeout=240,
-      check=False,
+      start_new_session=True,
     )
-    assert not found.returncode, found.stderr
+    try:
+      codes, said = process.communicate(timeout=240)
+    except subprocess.TimeoutExpired:
+      os.killpg(process.pid, signal.SIGKILL)  # its forks as well
+      raise
+    assert not process.returncode, said
     ends = [
       [Path(output, f'{k}.{name}').read_text() for name in ('out', 'err')]
       for k in range(processes)
     ]
-  return json.loads(found.stdout), ends
+  return json.loads(codes), ends
 
 
 def start(*args, **fields):
@@ -168,7 +177,9 @@ def test_waves_of_two_processes_have_the_digest_of_one(tmp_path):
   (whole,) = start(1, tmp_path / 'whole', 2)
   assert len(whole) == 1 + 3
   cut = {'image_budget_mb': 1e-3}
-  for found in start(2, tmp_path / 'cut', 2, **cut):
+  # Both processes render, at the same time.
+  own = {'XDG_CACHE_HOME': str(tmp_path / 'cache')}
+  for found in start(2, tmp_path / 'cut', 2, variables=own, **cut):
     assert found == whole
 
 

@@ -10,12 +10,11 @@ on. A classification test shows later shots of training identities.
 import contextlib
 import functools
 import hashlib
-import io
+import importlib.metadata
 import math
 import os
 import platform
 import uuid
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,11 +32,19 @@ from fedreid_jax.data.synthetic import photographs, shifts, worlds
 # most 48 * 6 MiB = 288 MiB stay in memory, the most recently used ones.
 MAX_BYTES = 6 * 2**20  # of the images of one call
 MAX_CALLS = 48
+# Of all images in the user's cache. The oldest files are removed first.
+MAX_DISK_BYTES = 2**30
 # Settings of JAX that change the pixels.
 SETTINGS = (
   *('enable_x64', 'default_prng_impl', 'threefry_partitionable'),
-  'default_matmul_precision',
+  *('default_matmul_precision', 'random_seed_offset', 'disable_jit'),
+  'disable_most_optimizations',
 )
+# When this module is imported, the other ones are as they will be run.
+_SOURCES = [
+  hashlib.sha256(module.read_bytes()).hexdigest()
+  for module in sorted(Path(__file__).parent.glob('*.py'))
+]
 # The fields that determine the images, beside the sources.
 FIELDS = tuple(
   'source task targets public identities cameras infrared '
@@ -256,31 +263,55 @@ def _rendered(*sizes: int, **options: Any) -> UInt8[np.ndarray, 'M H W 3']:
   return found
 
 
-def _from_disk(*sizes: int, **options: Any) -> UInt8[np.ndarray, 'M H W 3']:
-  """Opens the images in the user's cache, and renders them if they are missing.
+def _from_disk(
+  *sizes: int, height: int, width: int, **options: Any
+) -> UInt8[np.ndarray, 'M H W 3']:
+  """Reads the images in the user's cache, and renders them if they are missing.
 
-  A damaged file is written again: an archive holds a checksum of its array.
+  A file is the SHA-256 of its key and pixels, and the pixels. A damaged file is
+  written again.
   """
-  made_of = integrity.digest(_renderer(), sizes, options)
-  path = folder() / f'{made_of[:24]}.npz'
-  unreadable = OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile
-  with contextlib.suppress(*unreadable):
-    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-      found = file['images']
-    found.setflags(write=False)
-    return found
-  found = _rendered(*sizes, **options)
-  # No reader sees a part of a file. The images are not needed on the disk.
-  part = path.with_name(f'{path.stem}-{uuid.uuid4().hex}.part')
-  with contextlib.suppress(OSError):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-      with open(part, 'wb') as file:
-        np.savez(file, images=found)
-      part.replace(path)
-    finally:
-      part.unlink(missing_ok=True)
+  given = repr((sizes, height, width, sorted(options.items())))
+  key = integrity.digest(_renderer(), given)
+  shape = math.prod(sizes[1:]), height, width, 3
+  # A disk that cannot be used is no error: the images are rendered.
+  with contextlib.suppress(OSError, RuntimeError):
+    content = (folder() / key).read_bytes()
+    pixels = content[_HASH:]
+    if (
+      len(pixels) == math.prod(shape)
+      and _sealed(key, pixels) == content[:_HASH]
+    ):
+      return np.frombuffer(pixels, np.uint8).reshape(shape)
+  found = _rendered(*sizes, height=height, width=width, **options)
+  if _SOURCES:
+    with contextlib.suppress(OSError, RuntimeError):
+      _write(folder(), key, found.tobytes())
   return found
+
+
+_HASH = hashlib.sha256().digest_size
+
+
+def _sealed(key: str, pixels: bytes) -> bytes:
+  return hashlib.sha256(key.encode() + pixels).digest()
+
+
+def _write(where: Path, key: str, pixels: bytes) -> None:
+  where.mkdir(parents=True, exist_ok=True)
+  # No reader sees a part of a file.
+  part = where / f'{key}.{uuid.uuid4().hex}.part'
+  try:
+    part.write_bytes(_sealed(key, pixels) + pixels)
+    part.replace(where / key)
+  finally:
+    part.unlink(missing_ok=True)
+  stats = [(path.stat(), path) for path in where.iterdir()]
+  total = 0
+  for stat, path in sorted(stats, key=lambda s: s[0].st_mtime, reverse=True):
+    total += stat.st_size
+    if total > MAX_DISK_BYTES:
+      path.unlink(missing_ok=True)
 
 
 def folder() -> Path:
@@ -288,16 +319,27 @@ def folder() -> Path:
   return cache.cache_dir() / 'rendered'
 
 
-@functools.cache
 def _renderer() -> str:
   """Digest of the facts that determine pixels beside the arguments."""
-  modules = sorted(Path(__file__).parent.glob('*.py'))
+  device = jax.devices()[0]
   return integrity.digest(
-    [hashlib.sha256(module.read_bytes()).hexdigest() for module in modules],
-    [jax.__version__, jax.default_backend(), jax.devices()[0].device_kind],
-    [platform.machine(), os.environ.get('XLA_FLAGS', '')],
-    [jax.config.values[f'jax_{name}'] for name in SETTINGS],
+    _SOURCES,
+    [jax.__version__, importlib.metadata.version('jaxlib'), np.__version__],
+    [str(jax.config.values['jax_default_device'] or device.device_kind)],
+    [device.client.platform_version, os.environ.get('XLA_FLAGS', '')],
+    [str(jax.config.values[f'jax_{name}']) for name in SETTINGS],
+    _processor(),
   )
+
+
+@functools.cache
+def _processor() -> list[str]:
+  """Type and features of the CPU, whose floats differ in their last bits."""
+  names = 'model name', 'flags', 'CPU part', 'Features'
+  with contextlib.suppress(OSError):
+    lines = Path('/proc/cpuinfo').read_text().splitlines()
+    return sorted({line for line in lines if line.startswith(names)})
+  return [platform.machine(), platform.processor()]
 
 
 _kept = functools.lru_cache(MAX_CALLS)(_from_disk)

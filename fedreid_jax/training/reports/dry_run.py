@@ -22,8 +22,8 @@ def lines(config, workdir: Path) -> Iterator[str]:
   """Yields the lines that `fedreid train --dry_run` prints.
 
   Compiles the programs of a round; writes nothing but these programs, into the
-  cache of JAX, and the arrays of image files. Images that a run would read
-  later are not read.
+  cache of JAX, the arrays of image files, and rendered images of a public
+  domain. Images that a run would read later are not read.
 
   Raises:
     FedReIDError: as `loop.train` before it reads those images.
