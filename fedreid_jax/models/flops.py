@@ -6,15 +6,13 @@ products of the convolutions and matrix products are counted.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
-from jax.interpreters import partial_eval
 
 from fedreid_jax import errors
-from fedreid_jax.core import trees, types
+from fedreid_jax.core import programs, trees, types
 
 # Leaves of the parts that a visible image does not pass through.
 OTHER_MODALITY = '/infrared_'
@@ -53,24 +51,24 @@ def count(
     outputs, _ = model.apply(variables, images, train=False)
     return outputs.logits if classifier else outputs.embedding
 
-  program = jax.make_jaxpr(output)(variables, images).jaxpr
-  needed, used = partial_eval.dce_jaxpr(program, [True])
+  program = jax.make_jaxpr(output)(variables, images)
+  needed, used = programs.without_unused(program)
   # A flat dict is traced in the order of its sorted names.
   names = zip(sorted(variables), used[:-1], strict=True)
   leaves = [name for name, is_used in names if is_used]
   params, _ = trees.trainable({n: variables[n] for n in leaves})
   other = [OTHER_MODALITY in n for n in leaves] + [False] * used[-1]
   return Cost(
-    sum(leaf.size for leaf in params.values()), _walk(needed, other)[0]
+    sum(leaf.size for leaf in params.values()), _walk(needed.jaxpr, other)[0]
   )
 
 
-def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
+def _walk(program: Any, other: list[bool]) -> tuple[int, list[bool]]:
   """Returns multiply-adds, and the mask `other` of the results."""
   marked = {v for v, mark in zip(program.invars, other, strict=True) if mark}
 
   def marks(atoms):
-    return [isinstance(a, core.Var) and a in marked for a in atoms]
+    return [isinstance(a, programs.Variable) and a in marked for a in atoms]
 
   total = 0
   for equation in program.eqns:
@@ -122,7 +120,7 @@ def _products(equation) -> int:
   return out.size * math.prod(right.shape[axis] for axis in taps)
 
 
-def fallback(equation: core.JaxprEqn) -> core.ClosedJaxpr | None:
+def fallback(equation: programs.Equation) -> programs.Program | None:
   """The default branch of a `lax.platform_dependent`, else None."""
   # JAX lowers `platform_dependent` to a `cond` that names its platforms; an
   # ordinary `cond` does not. The default branch has the platform None.

@@ -1,11 +1,10 @@
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedreid_jax.algorithms.statistics import clusters, moments
-from fedreid_jax.core import quotients
+from fedreid_jax.core import programs, quotients
 from fedreid_jax.losses import cross_modal, hallucination, metric
 from fedreid_jax.models import alignment
 from fedreid_jax.models.backbones import vit
@@ -22,7 +21,7 @@ def rewritten(function, *args):
   found = []
 
   def is_program(x):
-    return isinstance(x, jex.Jaxpr | jex.ClosedJaxpr)
+    return hasattr(x, 'eqns')
 
   def visit(jaxpr):
     made = {v: e for e in jaxpr.eqns for v in e.outvars}
@@ -33,11 +32,11 @@ def rewritten(function, *args):
       if equation.primitive.name != 'div':
         continue
       over, under = equation.invars
-      source = not isinstance(under, jex.Literal) and made.get(under)
+      source = not isinstance(under, programs.Literal) and made.get(under)
       # Before or by the quotient itself.
       if source and source.primitive.name == 'broadcast_in_dim':
         under = source.invars[0]
-      constant = isinstance(under, jex.Literal)
+      constant = isinstance(under, programs.Literal)
       if not constant and under.aval.size < over.aval.size:
         found.append(over.aval.shape)
 

@@ -20,12 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
-from jax.extend import core
-from jax.interpreters import partial_eval
 
 import fedreid_jax
 from fedreid_jax.config import load as config_lib
-from fedreid_jax.core import trees
+from fedreid_jax.core import programs, trees
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
@@ -64,7 +62,7 @@ class Embedding(NamedTuple):
   name: str  # 'global', 'cluster:GROUP' or 'client:NAME'
   dtype: str  # of the computation, one of `networks.DTYPES`
   variables: dict[str, np.ndarray]
-  program: core.ClosedJaxpr  # `(*variables, *inputs) -> [embedding]`
+  program: programs.Program  # `(*variables, *inputs) -> [embedding]`
   inputs: dict[str, jax.ShapeDtypeStruct]
   output: jax.ShapeDtypeStruct  # float32 `[b, D]`
   evaluate: Callable[..., np.ndarray]
@@ -72,7 +70,7 @@ class Embedding(NamedTuple):
   def call(self, *inputs: Array) -> Array:
     """Returns float32 `[b, D]` while `jax.export` traces it with `inputs`."""
     leaves = map(jnp.asarray, self.variables.values())
-    return core.jaxpr_as_fun(self.program)(*leaves, *inputs)[0]
+    return programs.function_of(self.program)(*leaves, *inputs)[0]
 
 
 def load(
@@ -92,7 +90,8 @@ def load(
     ConfigError: for a model that the run does not have.
   """
   config = config_lib.load_saved(workdir)
-  with process.orbax_muted(), run_files.checkpoints_of(workdir) as saved:
+  with process.orbax_muted():
+    saved = run_files.checkpoints_of(workdir)
     step, models, groups, host = named_models.restore(saved, checkpoint)
   name = named_models.choose(models, model)
   measured = config.evaluation.batch_stats in source_stats.MEASURED
@@ -175,7 +174,7 @@ def trace(
   image_shape: tuple[int, int, int],
 ) -> tuple[
   dict[str, np.ndarray],
-  core.ClosedJaxpr,
+  programs.Program,
   dict[str, jax.ShapeDtypeStruct],
   jax.ShapeDtypeStruct,
 ]:
@@ -188,14 +187,14 @@ def trace(
   closed = jax.make_jaxpr(function)(variables, *inputs.values())
   # The export would keep unused inputs, such as modalities, as arguments of the
   # program.
-  needed, used = partial_eval.dce_jaxpr(closed.jaxpr, [True])
+  needed, used = programs.without_unused(closed)
   # JAX flattens a dict in the order of its sorted names.
   names = zip([*sorted(variables), *inputs], used, strict=True)
   chosen = [name for name, is_used in names if is_used]
   (out,) = closed.out_avals
   return (
     {n: variables[n] for n in chosen if n in variables},
-    core.ClosedJaxpr(needed, closed.consts),
+    needed,
     {n: inputs[n] for n in chosen if n in inputs},
     jax.ShapeDtypeStruct(out.shape, out.dtype),
   )

@@ -41,6 +41,11 @@ from fedreid_jax.training.files import atomic
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
 PROGRAM, ABOUT = 'program.bin', 'about.json'
+# The guarantee of `jax.export` for serialized programs.
+READABLE = (
+  f'JAX {jax.__version__} and versions released within six months of it read '
+  'the program; export it again for later ones'
+)
 # With a fixed date equal programs have equal files.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -75,7 +80,7 @@ def encode_jax(embedding: Embedding, about: dict[str, Any]) -> bytes:
   content = io.BytesIO()
   with zipfile.ZipFile(content, 'w') as file:
     for name, member in (
-      (ABOUT, json.dumps(about, indent=2).encode()),
+      (ABOUT, json.dumps(about | {'readable': READABLE}, indent=2).encode()),
       (PROGRAM, bytes(lowered(embedding).serialize())),
     ):
       file.writestr(zipfile.ZipInfo(name, _DATE), member)

@@ -3,7 +3,8 @@
 The traced program is translated equation by equation with the builders of the
 package `onnx`: calls are inlined, equations of constants are computed, and the
 rest is translated by `TRANSLATIONS`, which has a function
-`(graph, equation, operands) -> result` for each of JAX's primitives.
+`(graph, equation, operands) -> result` for each of JAX's primitives, or a list
+of results for a primitive of several.
 
 Maintained converters did not work: jax2onnx 0.17.1 excludes the version of
 Orbax that this package needs, and with JAX 0.10 it writes the max-pooling of a
@@ -20,7 +21,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
-from jax.extend import core
 
 import fedreid_jax
 from fedreid_jax.apps.deploy.embedding import BATCH, IMAGES, OUTPUT, Embedding
@@ -32,7 +32,7 @@ from fedreid_jax.apps.deploy.onnx_graph import (
   Unsupported,
   Value,
 )
-from fedreid_jax.core import plugins
+from fedreid_jax.core import plugins, programs
 from fedreid_jax.models import flops
 
 REDUCTIONS = {
@@ -160,7 +160,7 @@ def reader(path: Path) -> Callable[..., np.ndarray]:
 
 
 def _translate(
-  graph: Graph, program: core.ClosedJaxpr, inputs: Sequence[Operand]
+  graph: Graph, program: programs.Program, inputs: Sequence[Operand]
 ) -> list[Operand]:
   jaxpr = program.jaxpr
   known: dict[Any, Operand] = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -168,7 +168,7 @@ def _translate(
   known |= zip(jaxpr.constvars, consts, strict=True)
 
   def read(atom: Any) -> Operand:
-    if not isinstance(atom, core.Literal):
+    if not isinstance(atom, programs.Literal):
       return known[atom]
     kind: Any = atom.aval
     return np.asarray(atom.val, kind.dtype)
@@ -186,9 +186,7 @@ def _equation(
 ) -> Sequence[Operand]:
   name, params = equation.primitive.name, equation.params
   if name in CALLS:
-    inner = params[CALLS[name]]
-    if not isinstance(inner, core.ClosedJaxpr):
-      inner = core.ClosedJaxpr(inner, ())
+    inner = programs.closed(params[CALLS[name]])
     return _translate(graph, inner, operands)
   if name == 'platform_index':
     # Only the conditional below reads the index.
@@ -209,7 +207,8 @@ def _equation(
     ]
   if name not in TRANSLATIONS:
     raise Unsupported(f'it has the operation {name!r}')
-  return [TRANSLATIONS[name](graph, equation, operands)]
+  found: Any = TRANSLATIONS[name](graph, equation, operands)
+  return found if equation.primitive.multiple_results else [found]
 
 
 def _is_constant(equation: Any, operands: list[Operand]) -> bool:
@@ -421,6 +420,21 @@ def _stack(graph: Graph, equation: Any, operands: list) -> Operand:
   return graph.add('Concat', parts, out.shape, out.dtype, axis=axis)
 
 
+def _split(graph: Graph, equation: Any, operands: list) -> list[Operand]:
+  """The parts of `split`; those of `unstack` have the length 1 and no axis."""
+  axis, (x,) = equation.params['axis'], operands
+  results = [variable.aval for variable in equation.outvars]
+  lengths = equation.params.get('sizes', (1,) * len(results))
+  ends = np.cumsum(lengths)
+  found: list[Operand] = []
+  for out, length, end in zip(results, lengths, ends, strict=True):
+    place = [np.array([n], np.int64) for n in (end - length, end, axis)]
+    shape = (*x.shape[:axis], int(length), *x.shape[axis + 1 :])
+    part = graph.add('Slice', [x, *place], shape, out.dtype)
+    found.append(graph.reshape(part, out.shape))
+  return found
+
+
 def _pad(graph: Graph, equation: Any, operands: list) -> Operand:
   out, config = equation.outvars[0].aval, equation.params['padding_config']
   low, high, inner = zip(*config, strict=True)
@@ -531,7 +545,7 @@ _ON_VIEWS: dict[str, Callable[..., Operand]] = {
   'transpose': _transpose,
 }
 # Those of the others are whole.
-_ON_WHOLE: dict[str, Callable[..., Operand]] = {
+_ON_WHOLE: dict[str, Callable[..., Any]] = {
   **dict.fromkeys(REDUCTIONS, _reduce),
   'conv_general_dilated': _convolution,
   'dot_general': _product,
@@ -543,7 +557,9 @@ _ON_WHOLE: dict[str, Callable[..., Operand]] = {
   'reshape': _reshape,
   'rev': _reverse,
   'slice': _slice,
+  'split': _split,
   'squeeze': _reshape,
   'stack': _stack,
+  'unstack': _split,
 }
 TRANSLATIONS = _ON_VIEWS | _ON_WHOLE

@@ -165,6 +165,8 @@ def abandon(code: int) -> NoReturn:
 
 def service() -> tuple[Any, int, int]:
   """Returns (coordination service, number of this process, of processes)."""
+  # JAX has no public name for the client of its coordination service, and the
+  # public numbers of processes start the devices, which may wait for others.
   state = distributed.global_state
   return state.client, state.process_id, state.num_processes
 

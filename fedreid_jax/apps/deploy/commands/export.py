@@ -57,6 +57,8 @@ def main(argv: list[str]) -> None:
     else:
       print(written.about['summary'])
       print(f'largest difference from the evaluation: {written.difference:.1e}')
+    if _FORMAT.value == 'jax':
+      print(exchange.READABLE)
     print(f'next: {exchange.next_command(written, _FORMAT.value)}')
 
   run.guarded(argv, body)
