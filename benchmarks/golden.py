@@ -57,8 +57,8 @@ def record(recipe: str, rounds: int = 0) -> dict[str, Any]:
   config = validation.validate(recipes.recipe(recipe, argument))
   with tempfile.TemporaryDirectory() as folder:
     results = loop.train(config, Path(folder))
-    with run_files.checkpoints_of(Path(folder)) as saved:
-      models = named_models.restore(saved, 'latest').models
+    saved = run_files.checkpoints_of(Path(folder))
+    models = named_models.restore(saved, 'latest').models
   jax.clear_caches()  # otherwise the programs of all recipes stay in memory
   last = [
     {'target': e['target'], 'model': e['model'], **e['metrics']}

@@ -284,14 +284,11 @@ def restored(rounds: Rounds, folder: Path) -> str:
   """Checks that a checkpoint in a folder restores all states."""
   server, states, _ = rounds.second
   saved = checkpoint.Checkpoints(folder)
-  try:
-    saved.save(2, server, states, {'a': [1]}, 12.5)
-    if not saved.latest() == 2 == saved.best():
-      return f'the latest step is {saved.latest()}, the best {saved.best()}'
-    server_like, like = jax.tree.map(np.zeros_like, (server, states))
-    back = saved.restore(2, server_like, like)
-  finally:
-    saved.close()
+  saved.save(2, server, states, {'a': [1]}, 12.5)
+  if not saved.latest() == 2 == saved.best():
+    return f'the latest step is {saved.latest()}, the best {saved.best()}'
+  server_like, like = jax.tree.map(np.zeros_like, (server, states))
+  back = saved.restore(2, server_like, like)
   if back[2] != {'a': [1]}:
     return f'the JSON part is {back[2]}'
   return difference((server, states), back[:2])

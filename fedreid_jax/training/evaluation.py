@@ -129,8 +129,8 @@ def restore(
   Raises:
     IntegrityError: when there is no such checkpoint, or it does not verify.
   """
-  with run_files.checkpoints_of(workdir) as saved:
-    found = named_models.restore(saved, which)
+  saved = run_files.checkpoints_of(workdir)
+  found = named_models.restore(saved, which)
   config = copy.deepcopy(config)
   if found.host['source'] == config.data.source:
     # The check of targets must know the domains that trained the model.

@@ -155,9 +155,9 @@ def load(
     IntegrityError: no such checkpoint, or it does not verify or fit the model.
     ConfigError: for a model the run does not have.
   """
-  with run_files.checkpoints_of(workdir) as saved:
-    step, models, _, _ = named_models.restore(saved, which)
-    states = saved.restore_states(step)
+  saved = run_files.checkpoints_of(workdir)
+  step, models, _, _ = named_models.restore(saved, which)
+  states = saved.restore_states(step)
   name = named_models.choose(models, name)
   if federation is None:
     held_out = config.evaluation.validation

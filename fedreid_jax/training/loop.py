@@ -140,7 +140,6 @@ def _train(
       recorder.Recorder(workdir, config.rounds, verbose)
     )
     saved = checkpoint.Checkpoints(workdir, run_files.digests(resolved))
-    stack.callback(saved.close)
     calls = events.Hooks(record, [*trackers.make(config, record), *callbacks])
     # Only the first process reads or draws the secret; the others receive it.
     root = peers.of_first(lambda: run_secret.root(config, workdir, restart))

@@ -212,7 +212,8 @@ def load(
   folder = Path(workdir).expanduser().absolute()
   config = config_lib.load_saved(folder)
   process.use_cache()
-  with process.orbax_muted(), run_files.checkpoints_of(folder) as saved:
+  with process.orbax_muted():
+    saved = run_files.checkpoints_of(folder)
     step, models, _, _ = named_models.restore(saved, str(checkpoint))
   name = named_models.choose(models, model)
   network = named_models.network(

@@ -45,10 +45,10 @@ def states(
       which that run began were trained on this world.
   """
   workdir = Path(folder).expanduser()
-  with run_files.checkpoints_of(workdir) as saved:
-    shared, personal, groups, host = saved.restore_models(
-      saved.find('latest'), personal=True
-    )
+  saved = run_files.checkpoints_of(workdir)
+  shared, personal, groups, host = saved.restore_models(
+    saved.find('latest'), personal=True
+  )
   if host['source'] == 'datasets':
     benchmark_source.check_trials(host['sources'], data.targets)
   elif _same_world(host['source'], data.source):

@@ -1,6 +1,7 @@
 import json
-import os
 import shutil
+import tarfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,9 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.training.files import checkpoint
+from fedreid_jax.training.files import checkpoint, orbax_files
+
+GOLDEN = Path(__file__).parents[1] / 'golden'
 
 
 def states(value=1.0, num=3):
@@ -35,8 +38,7 @@ def saved(tmp_path):
   kept = checkpoint.Checkpoints(tmp_path)
   for step, score in ((1, 10.0), (2, 50.0), (3, None), (4, 20.0)):
     kept.save(step, *states(float(step)), {'step': step}, score)
-  yield kept
-  kept.close()
+  return kept
 
 
 def test_steps_without_an_evaluation_do_not_pile_up(tmp_path):
@@ -47,7 +49,6 @@ def test_steps_without_an_evaluation_do_not_pile_up(tmp_path):
   assert kept.steps() == [7, 6, 3]
   (tmp_path / 'checkpoints' / 'manifest-7.json').write_text('null')
   assert kept.verify(7) == 'manifest-7.json is damaged'
-  kept.close()
 
 
 def restore(kept, step):
@@ -115,17 +116,17 @@ def test_damage_walks_back_and_says_so(saved, tmp_path, harm):
 def test_a_damaged_best_step_is_passed_over_and_does_not_end_the_run(
   saved, tmp_path
 ):
-  path = tmp_path / 'checkpoints' / '2' / 'metrics' / 'metrics'
+  path = tmp_path / 'checkpoints' / '2' / 'host.json'
   path.write_bytes(b'')
-  with pytest.warns(errors.DamagedCheckpointWarning, match='metrics/metrics'):
+  with pytest.warns(errors.DamagedCheckpointWarning, match='host.json'):
     assert saved.find('best') == 4
-  # Another process, as a resumed run is one, has read no metrics before.
-  again = checkpoint.Checkpoints(tmp_path)
+  # A run that does not stop keeps it, for the next resumption to name.
+  saved.save(5, *states(9.0), {}, 10.0)
+  assert saved.steps() == [5, 4, 2]
   with pytest.warns(errors.DamagedCheckpointWarning, match='checkpoint 2'):
-    assert again.latest() == 4
-  again.save(5, *states(9.0), {}, 30.0)
-  assert again.best() == 5 and again.steps() == [5, 4]
-  again.close()
+    assert saved.latest() == 5
+  saved.save(6, *states(9.0), {}, 30.0)
+  assert saved.best() == 6 and saved.steps() == [6, 5]
 
 
 def test_step_without_manifest_does_not_exist(saved, tmp_path):
@@ -150,7 +151,6 @@ def test_only_an_unfinished_first_step_is_a_fresh_start(tmp_path):
   (tmp_path / 'checkpoints' / 'manifest-0.json').unlink()
   assert kept.latest() is None
   assert kept.steps() == []
-  kept.close()
 
 
 def test_another_model_is_refused_by_leaf(saved):
@@ -172,12 +172,22 @@ def test_fewer_clients_are_refused(saved):
     saved.restore(4, *states(0.0, num=2))
 
 
-def test_model_alone_is_an_ordinary_tree(saved, tmp_path):
-  import orbax.checkpoint as ocp
-
-  folder = (tmp_path / 'checkpoints' / '4' / 'model').resolve()
-  tree = ocp.StandardCheckpointer().restore(folder)
-  assert tree['params']['a']['kernel'].shape == (1, 4, 2)
+def test_a_step_of_version_0_2_is_read(tmp_path):
+  # Two steps of the states of this file, the first one the best.
+  with tarfile.open(GOLDEN / 'checkpoints_v0.tar.xz') as archive:
+    archive.extractall(tmp_path, filter='data')
+  kept = checkpoint.Checkpoints(tmp_path)
+  assert (kept.latest(), kept.best()) == (4, 2)
+  server, clients, host = restore(kept, 4)
+  for a, b in zip(
+    jax.tree.leaves((server, clients)),
+    jax.tree.leaves(states(4.0)),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)
+  assert host == {'step': 4}
+  kept.save(5, *states(5.0), {}, 10.0)
+  assert (kept.best(), kept.steps()) == (2, [5, 4, 2])
 
 
 def test_states_of_server_components_alone(saved):
@@ -191,7 +201,7 @@ def test_manifest_names_every_file(saved, tmp_path):
     (tmp_path / 'checkpoints' / 'manifest-4.json').read_text()
   )
   assert len(manifest) == len(files_of(tmp_path, 4))
-  assert os.path.join('host', 'metadata') in manifest
+  assert 'host.json' in manifest
 
 
 def test_a_save_the_disk_cannot_hold_is_not_begun(saved, monkeypatch):
@@ -224,7 +234,7 @@ def test_a_disk_that_fills_up_meanwhile(saved, monkeypatch, words, kind):
     partial.mkdir()
     raise ValueError(words)
 
-  monkeypatch.setattr(saved._open, 'save', save)
+  monkeypatch.setattr(orbax_files.ocp, 'save_checkpointables', save)
   with pytest.raises(kind):
     saved.save(5, *states(), {}, None)
   assert partial.exists() == (kind is ValueError)

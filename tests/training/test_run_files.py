@@ -26,7 +26,6 @@ def save(workdir, step, config=CONFIG):
   kept = checkpoint.Checkpoints(workdir, run_files.digests(config))
   server = types.ServerState({'params/a': np.ones((1, 1))}, np.zeros(1), {})
   kept.save(step, server, types.ClientState({}, {}, ()), {}, None)
-  kept.close()
 
 
 @pytest.fixture(scope='module')
@@ -61,8 +60,8 @@ def drop(workdir, *names):
 
 def test_a_run_that_was_left_in_order_is_resumed(workdir):
   run_files.check(workdir, CONFIG)
-  with run_files.checkpoints_of(workdir) as saved:
-    assert saved.latest() == 2
+  saved = run_files.checkpoints_of(workdir)
+  assert saved.latest() == 2
   run_files.check(workdir / 'new', CONFIG)
 
 
@@ -176,12 +175,12 @@ def test_a_step_of_another_configuration_is_not_believed(workdir, tmp_path):
     (tmp_path / 'other/checkpoints' / name).rename(
       workdir / 'checkpoints' / name
     )
-  with run_files.checkpoints_of(workdir) as saved:
-    assert saved.verify(5) == 'it is of another configuration'
-    assert saved.find('latest') == 2
+  saved = run_files.checkpoints_of(workdir)
+  assert saved.verify(5) == 'it is of another configuration'
+  assert saved.find('latest') == 2
   recorder.write_json(workdir / 'config.json', other)
-  with run_files.checkpoints_of(workdir) as saved:
-    assert saved.find('latest') == 5
+  saved = run_files.checkpoints_of(workdir)
+  assert saved.find('latest') == 5
 
 
 def fail(workdir, restart=False, check_lock=lambda: None, write=True):
@@ -228,8 +227,7 @@ def test_a_damaged_configuration_is_one_line(workdir, optim):
   with pytest.raises(errors.IntegrityError, match='is damaged'):
     run_files.check(workdir, CONFIG)
   with pytest.raises(errors.IntegrityError, match='is damaged'):
-    with run_files.checkpoints_of(workdir):
-      pass
+    run_files.checkpoints_of(workdir)
 
 
 def test_a_restart_deletes_the_run_and_nothing_else(workdir):

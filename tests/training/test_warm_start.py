@@ -76,7 +76,6 @@ def left_by(workdir, setup, server, states, sources=(), source='synthetic'):
     'world_seed': 0,
   }
   saved.save(3, jax.device_get(server), states, host, None)
-  saved.close()
   table = [{'client': c.name, 'identities': c.num_identities} for c in clients]
   recorder.write_json(workdir / 'run.json', {'clients': table})
   return jax.device_get(server.shared), states.personal

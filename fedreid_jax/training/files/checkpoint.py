@@ -1,9 +1,9 @@
-"""Checkpoints with verified content, by Orbax and the manifests of `steps`.
+"""Checkpoints with verified content: Orbax's files and a manifest of each step.
 
 A resumed run uses the newest step that verifies.
 """
 
-import json
+import contextlib
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers as managers
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientState, ServerState
-from fedreid_jax.training.files import recorder, steps
+from fedreid_jax.training.files import orbax_files, recorder, steps
 from fedreid_jax.training.files.client_files import ClientFiles
 
 KEPT = 2  # newest steps kept, beside the best
@@ -25,9 +23,7 @@ KEPT = 2  # newest steps kept, beside the best
 class Checkpoints(steps.Steps):
   """The saved steps of one work directory."""
 
-  def __init__(
-    self, workdir: Path, config: Sequence[str] = (), read_only: bool = False
-  ):
+  def __init__(self, workdir: Path, config: Sequence[str] = ()):
     """Opens `workdir/checkpoints`, which the first save creates.
 
     Steps verify if they have one of the digests `config` of the configuration;
@@ -35,37 +31,6 @@ class Checkpoints(steps.Steps):
     """
     super().__init__((workdir / steps.FOLDER).resolve(), config)
     self.workdir = workdir
-    self._options = ocp.CheckpointManagerOptions(
-      best_fn=_score,
-      read_only=read_only,
-      # A manifest needs the digests of complete files.
-      enable_async_checkpointing=False,
-      preservation_policy=None
-      if read_only
-      else managers.AnyPreservationPolicy(
-        [
-          managers.LatestN(KEPT),
-          managers.BestN(
-            n=1, get_metric_fn=_score, keep_checkpoints_without_metrics=False
-          ),
-        ]
-      ),
-    )
-    self._manager: ocp.CheckpointManager | None = None
-
-  @property
-  def _open(self) -> ocp.CheckpointManager:
-    if self._manager is None:
-      if not self._options.read_only:
-        self._root.mkdir(parents=True, exist_ok=True)
-      self._manager = ocp.CheckpointManager(self._root, options=self._options)
-    return self._manager
-
-  def close(self) -> None:
-    """Releases Orbax's resources; the next call acquires them again."""
-    if self._manager is not None:
-      self._manager.close()
-      self._manager = None
 
   def save(
     self,
@@ -86,51 +51,62 @@ class Checkpoints(steps.Steps):
     """
     config = next(iter(self._config), None)
     described: dict[str, Any] = {'step': step, 'config': config, 'run': host}
+    if score is not None:
+      described['mAP'] = score
     in_files = isinstance(clients, ClientFiles)
     if in_files:
       described['rows'] = clients.describe()
     trees = steps.items(server, clients.index if in_files else clients)
-    items: dict[str, Any] = {
-      name: ocp.args.StandardSave(item)  # pyright: ignore[reportCallIssue]
-      for name, item in trees.items()
-      if item
-    }
-    items['host'] = ocp.args.JsonSave(described)  # pyright: ignore[reportCallIssue]
     self._check_room(trees)
+    folder = self._root / str(step)
+    if folder.exists():
+      raise self._saved_by_another(step)
     try:
-      taken = self._open.save(
-        step,
-        args=ocp.args.Composite(**items),
-        metrics=None if score is None else {'mAP': score},
-      )
-      self._open.wait_until_finished()
-      if not taken:  # Orbax returns False for a step that exists already
-        raise errors.IntegrityError(
-          f'step {step} was saved by another process',
-          str(self._root),
-          'end every run that uses it, then start one of them again',
-        )
-      # Orbax stores no checksum of its payload: a flipped bit would be restored
-      # as wrong weights without an error.
+      self._root.mkdir(parents=True, exist_ok=True)
+      orbax_files.write(folder, {k: tree for k, tree in trees.items() if tree})
       if jax.process_index() == 0:
-        files = steps.digests(self._root / str(step))
-        recorder.write_json(steps.manifest(self._root, step), files)
-        # Orbax has deleted older steps, and a manifest means a complete step.
-        for stale in steps.complete(self.workdir):
-          if not (self._root / stale.stem.removeprefix('manifest-')).exists():
-            stale.unlink()
+        self._complete(step, described)
     except (OSError, ValueError) as error:  # TensorStore raises the latter
+      if 'already exists' in str(error):
+        raise self._saved_by_another(step) from error
       reason = errors.disk_is_full(error)
       if not (reason or isinstance(error, OSError)):
         raise
-      for partial in self._root.glob(f'{step}.orbax-checkpoint-tmp*'):
+      for partial in orbax_files.partial(folder):
         shutil.rmtree(partial, ignore_errors=True)
       raise errors.ResourceError(
         f'checkpoint not written: {reason or error}',
         str(self._root),
         'make room; the same command resumes',
       ) from error
-    return self._root / str(step)
+    return folder
+
+  def _complete(self, step: int, described: dict[str, Any]) -> None:
+    """Describes a step that was written, and removes those it replaces."""
+    folder = self._root / str(step)
+    recorder.write_json(folder / steps.DESCRIBED, described)
+    # Orbax stores no checksum of its payload: a flipped bit would be restored
+    # as wrong weights without an error. A manifest means a complete step.
+    recorder.write_json(steps.manifest(self._root, step), steps.digests(folder))
+    there = [k for k in self.steps() if steps.manifest(self._root, k).exists()]
+    readable: list[int] = []
+    for number in there:
+      with contextlib.suppress(OSError, ValueError):
+        self.score(number)
+        readable.append(number)
+    # A damaged step stays for `latest`, which names it.
+    kept = {*there[:KEPT], self._best(readable), *{*there} - {*readable}}
+    for stale in there:
+      if stale not in kept:
+        steps.manifest(self._root, stale).unlink()
+        shutil.rmtree(self._root / str(stale), ignore_errors=True)
+
+  def _saved_by_another(self, step: int) -> errors.IntegrityError:
+    return errors.IntegrityError(
+      f'step {step} was saved by another process',
+      str(self._root),
+      'end every run that uses it, then start one of them again',
+    )
 
   def _check_room(self, trees: dict[str, Any]) -> None:
     """Refuses a save that is larger than the free disk space."""
@@ -171,8 +147,7 @@ class Checkpoints(steps.Steps):
     whole, damaged = self._checked()
     if whole:
       self._warn(damaged, whole[0])
-      # Orbax reads the metrics of every step when it saves, so that a damaged
-      # older step, such as the best, would end the run later.
+      # A run that goes on saves these numbers again.
       self._remove([bad for bad, _ in damaged])
       return whole[0]
     # After an interrupted first save, step 0 is the only one. Later steps
@@ -188,8 +163,7 @@ class Checkpoints(steps.Steps):
     return None
 
   def _remove(self, numbers: list[int]) -> None:
-    """Deletes steps, so that Orbax accepts their numbers again."""
-    self.close()
+    """Deletes steps, so that their numbers can be saved again."""
     for step in numbers:
       shutil.rmtree(self._root / str(step), ignore_errors=True)
 
@@ -198,12 +172,7 @@ class Checkpoints(steps.Steps):
     return self._best(self._checked()[0])
 
   def _best(self, whole: Sequence[int]) -> int | None:
-    paths = {k: self._root / str(k) / 'metrics' / 'metrics' for k in whole}
-    scores = [
-      (_score(json.loads(path.read_text())), step)
-      for step, path in paths.items()
-      if path.is_file()
-    ]
+    scores = [(score, k) for k in whole if (score := self.score(k)) is not None]
     return max(scores)[1] if scores else None
 
   def find(self, which: str) -> int:
@@ -241,7 +210,3 @@ class Checkpoints(steps.Steps):
       )
     self._warn(damaged, step)
     return step
-
-
-def _score(metrics) -> float:
-  return metrics['mAP']

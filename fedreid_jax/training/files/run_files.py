@@ -271,9 +271,8 @@ def digests(resolved: Mapping[str, Any]) -> tuple[str, ...]:
   return tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)
 
 
-@contextlib.contextmanager
-def checkpoints_of(workdir: Path) -> Iterator[checkpoint.Checkpoints]:
-  """Opens the checkpoints of a run for reading.
+def checkpoints_of(workdir: Path) -> checkpoint.Checkpoints:
+  """Returns the checkpoints of a run.
 
   Checkpoints of a configuration other than `config.json` do not verify.
   """
@@ -281,9 +280,7 @@ def checkpoints_of(workdir: Path) -> Iterator[checkpoint.Checkpoints]:
   if path.exists():
     with _readable(path) as resolved:
       config = digests(resolved)
-  saved = checkpoint.Checkpoints(workdir, config, read_only=True)
-  with contextlib.closing(saved):
-    yield saved
+  return checkpoint.Checkpoints(workdir, config)
 
 
 @contextlib.contextmanager

@@ -14,13 +14,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from fedreid_jax import errors
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import ClientState, Flat, ServerState, Tree
 from fedreid_jax.round.client_store import OnDemand
-from fedreid_jax.training.files import client_files
+from fedreid_jax.training.files import client_files, orbax_files
 from fedreid_jax.training.files.client_files import (
   ClientFiles,
   Index,
@@ -29,6 +28,7 @@ from fedreid_jax.training.files.client_files import (
 )
 
 FOLDER = 'checkpoints'  # in a work directory
+DESCRIBED = 'host.json'  # in the folder of a step
 # Prefixes of the names of personal parameters, and of the states of the
 # server's components.
 PERSONAL, STATES = 'personal.', 'states.'
@@ -197,26 +197,20 @@ class Steps:
 
   def _read(self, step: int, names: list[str]) -> dict[str, Any]:
     folder = self._root / str(step)
-    standard = ocp.StandardCheckpointer()
-    try:
-      found: dict[str, Any] = {}
-      for name in names:
-        item = folder / name
-        if not item.is_dir():
-          raise errors.IntegrityError(
-            f'no {name!r} in it', str(folder), 'use its own configuration'
-          )
-        meta = standard.metadata(item).item_metadata.tree  # pyright: ignore
-        like = jax.tree.map(lambda m: np.zeros(m.shape, m.dtype), meta)
-        found[name] = standard.restore(item, like)
-      found['host'] = self._described(step)['run']
-    finally:
-      standard.close()
-    return found
+    for name in names:
+      if not (folder / name).is_dir():
+        raise errors.IntegrityError(
+          f'no {name!r} in it', str(folder), 'use its own configuration'
+        )
+    host = self._described(step)['run']
+    return orbax_files.read(folder, names) | {'host': host}
 
   def _described(self, step: int) -> dict[str, Any]:
-    """The JSON part of a step: its number, configuration and run."""
-    path = self._root / str(step) / 'host/metadata'
+    """The JSON part of a step: its number, configuration, run and score."""
+    folder = self._root / str(step)
+    path = folder / DESCRIBED
+    if not path.exists():  # Orbax wrote it, until version 0.2
+      path = folder / 'host/metadata'
     found = json.loads(path.read_text())
     # A step of version 0.1 has only the part of the run. Its models can be
     # restored, but the run cannot be resumed.
@@ -226,6 +220,13 @@ class Steps:
     if 'world' in run:  # the name of the source until version 0.2
       run['source'] = run.pop('world')
     return found
+
+  def score(self, step: int) -> float | None:
+    """Returns the score of a step, None if it was not evaluated."""
+    former = self._root / str(step) / 'metrics/metrics'  # until version 0.2
+    if former.is_file():
+      return json.loads(former.read_text())['mAP']
+    return self._described(step).get('mAP')
 
   def verify(self, step: int) -> str | None:
     """Returns the first problem of a step, None if there is none."""
