@@ -94,7 +94,9 @@ class Loopback(contextlib.ExitStack):
     self.address = f'127.0.0.1:{self.port}'
     home = folder / 'flwr'
     home.mkdir()
-    self.environment = os.environ | {
+    # With the devices of a machine, a device a core, not those of the tests.
+    own = {k: v for k, v in os.environ.items() if k != 'JAX_NUM_CPU_DEVICES'}
+    self.environment = own | {
       'FLWR_HOME': str(home),
       'FLWR_TELEMETRY_ENABLED': '0',
       'FLWR_DISABLE_UPDATE_CHECK': '1',

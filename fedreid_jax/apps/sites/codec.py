@@ -28,6 +28,7 @@ HELLO, PREPARE, TRAIN, FAILED = 'hello', 'prepare', 'train', 'failed'
 # its recipe may have changed, so that the coordinator has to check them again.
 STRANGER = 'stranger'
 SCALARS = 'num_examples', 'num_steps', 'finite'  # of `types.Upload`
+LONGEST = 500  # letters of a text of another program that are printed
 INITIAL = -1  # number of a site's state before its first message
 
 # JSON of another form, and JSON that is nested too deeply for its parser, are
@@ -61,21 +62,33 @@ def pack(kind: str, fields: dict[str, Any], tree: Tree = ()) -> bytes:
 def unpack(data: bytes, where: str) -> Message:
   """Reads a message from the sender `where`, or raises IntegrityError."""
   try:
+    if type(data) is not bytes:
+      raise TypeError(f'{type(data).__name__} in place of bytes')
     arrays = safetensors_numpy.load(data)
     header = json.loads(metadata(data)['fedreid'])
     found = Message(str(header['kind']), dict(header['fields']), arrays)
     protocol = header['protocol']
   except UNREADABLE as error:
     raise errors.IntegrityError(
-      f'a message that cannot be read: {type(error).__name__} {error}',
+      f'a message that cannot be read: {type(error).__name__} '
+      f'{printable(str(error))}',
       where,
       _FIX,
     ) from error
   if protocol != PROTOCOL:
     raise errors.IntegrityError(
-      f'messages of protocol {protocol}, not {PROTOCOL}', where, _FIX
+      f'messages of protocol {printable(repr(protocol))}, not {PROTOCOL}',
+      where,
+      _FIX,
     )
   return found
+
+
+def printable(text: str) -> str:
+  """A text of a stranger as one line of at most `LONGEST` letters."""
+  # A lone surrogate cannot be printed, and control characters move the cursor.
+  kept = ''.join(x if x.isprintable() else '?' for x in text[:LONGEST])
+  return kept + ('...' if len(text) > LONGEST else '')
 
 
 def metadata(data: bytes) -> dict[str, str]:

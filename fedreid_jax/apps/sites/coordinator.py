@@ -17,7 +17,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec
-from fedreid_jax.apps.sites.terms import Members, Terms
+from fedreid_jax.apps.sites.terms import Facts, Members, Terms
 from fedreid_jax.core import trees, types
 from fedreid_jax.core.types import Tree
 from fedreid_jax.round import placement, round_log, simulation
@@ -34,7 +34,8 @@ class Setting(NamedTuple):
   """The sites of a run as the coordinator addresses them."""
 
   members: Members  # sends messages to sites
-  terms: Sequence[Terms]  # of each site, in canonical order: sorted by name
+  facts: Sequence[Facts]  # of each site, in canonical order: sorted by name
+  terms: Sequence[Terms]  # of each site, in the same order
   run: str  # name of the run at the sites, see `terms.run_name`
   round_s: float  # seconds that sites have for a round
   min_sites: int  # number of updates without which a round does not count
@@ -66,6 +67,7 @@ class Coordinator(simulation.Executor):
     small = options._replace(budget=1)
     super().__init__(algorithm, clients, planner, image_shape, small, *rest)
     self._setting, self._image_shape = setting, image_shape
+    self._batch = options.plan_shape[1]
     self._names = [client.name for client in clients]
     # The starts of the last rounds; a resumed run asks for none before the
     # oldest. Until there are `horizon` of them, sites delete nothing.
@@ -239,23 +241,30 @@ class Coordinator(simulation.Executor):
 
   def _read(self, name: str, message: codec.Message) -> Any:
     where = f'site {name}'
-    if message.kind not in self._like or message.fields.get('name') != name:
+    if message.fields.get('name') != name:
       raise errors.IntegrityError(
-        'an answer of another site or to another message',
-        where,
-        'start the site with the name that it had',
+        'an answer of another site', where, 'give it the name that it had'
       )
-    return codec.fit(message.arrays, self._like[message.kind], where)
+    found = codec.fit(message.arrays, self._like[message.kind], where)
+    wrong = _impossible(
+      found, self._setting.facts[self._names.index(name)], self._batch
+    )
+    if wrong:
+      raise errors.IntegrityError(
+        f'an answer with {wrong}', where, 'install the same version'
+      )
+    return found
 
   def _stacked(
     self, replies: dict[int, Any], kind: str
   ) -> tuple[types.Upload, dict[str, Any]]:
     """Stacks uploads to `[K, ...]`, with `sums` of metrics and `images`."""
-    # Always K rows, whoever arrived: another shape would compile the round
-    # again. Sites that have not arrived are rows of zeros with the index -1 at
-    # the end. In canonical order, so that sums do not depend on who answers
-    # first.
-    order, size = sorted(replies), self._tasks.size
+    # Always as many rows, whoever arrived: another shape would compile the
+    # round again. K rows, and more until every device has as many. Sites that
+    # have not arrived are rows of zeros with the index -1 at the end. In
+    # canonical order, so that sums do not depend on who answers first.
+    devices = self._split.mesh.size
+    order, size = sorted(replies), -(-self._tasks.size // devices) * devices
     absent = size - len(order)
     rows = [replies[k] for k in order] + [_zeros(self._like[kind])] * absent
     whole = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
@@ -276,6 +285,23 @@ class Coordinator(simulation.Executor):
       when,
       'start the others; the same command resumes the run',
     )
+
+
+def _impossible(reply: dict[str, Any], facts: Facts, batch: int) -> str:
+  """Names what a site with these facts cannot have sent, '' if nothing."""
+  examples, steps = float(reply['num_examples']), int(reply['num_steps'])
+  if examples != facts.images:
+    return f'{examples:g} images, not {facts.images} as when the run began'
+  trained = 'shared' in reply  # or it is of the pass before round 0
+  if not trained <= steps <= facts.steps:
+    return f'{errors.counted(steps, "step")} of at most {facts.steps}'
+  if trained and not 0 <= int(reply['images']) <= steps * batch:
+    return f'{int(reply["images"])} images in {errors.counted(steps, "step")}'
+  # An update that is not finite does not count, if the site says so.
+  leaves = jax.tree.leaves(reply)
+  if reply['finite'] and not all(np.isfinite(leaf).all() for leaf in leaves):
+    return 'values that are not finite, and that it calls finite'
+  return ''
 
 
 def _keep(store: ClientStore, sites: np.ndarray, rounds: int) -> None:

@@ -13,14 +13,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import fedreid_jax
 from fedreid_jax import errors
-from fedreid_jax.apps.sites import coordinator, terms
+from fedreid_jax.apps.sites import coordinator, refused, terms
 from fedreid_jax.apps.sites.terms import Channel, Facts, Members
 from fedreid_jax.config import load as config_files
 from fedreid_jax.config import schema, validation
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.method import guarantee
-from fedreid_jax.method.component import Component
 from fedreid_jax.round import cohort
 from fedreid_jax.training import build, engine, loop, source_stats
 from fedreid_jax.training.files import atomic, recorder
@@ -129,18 +127,9 @@ def train(
 
 def check(config: Any) -> None:
   """Raises ConfigError for fields that need sites' images or a simulation."""
-  components = build.load_components(config)
-  simulated = [c for c in components if 'simulated' in c.properties]
-  hidden = [c for c in components if c.summation]
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),
     (config.start_from, 'a warm start', 'start_from', 'leave it empty'),
-    (
-      hidden,
-      'the server receives each upload; secure aggregation is simulated only',
-      'components',
-      _remove(hidden),
-    ),
     (
       config.evaluation.validation,
       'tests on images of the clients',
@@ -159,22 +148,10 @@ def check(config: Any) -> None:
       'availability',
       'keep its defaults',
     ),
-    (
-      simulated,
-      'a component of simulations',
-      'components',
-      _remove(simulated),
-    ),
   ):
     if wrong:
       raise errors.ConfigError(f'{what} at real sites', field, fix)
-  # Sites have `config.seed`, from which noise and samples of a guarantee
-  # follow: each of them could remove the noise.
-  guarantee.refuse_at_sites(components)
-
-
-def _remove(components: Sequence[Component]) -> str:
-  return f'remove {" and ".join(repr(c.name) for c in components)}'
+  refused.check(config)
 
 
 def assemble(
@@ -188,6 +165,7 @@ def assemble(
   given = terms.make(config, sites)
   setting = coordinator.Setting(
     members,
+    sites,
     given,
     terms.run_name(config, sites),
     wanted.round_s,

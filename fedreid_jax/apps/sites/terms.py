@@ -76,11 +76,11 @@ def read_facts(fields: Mapping[str, Any], where: str) -> Facts:
   try:
     found = Facts(**fields)
     counts = found.images, found.identities, found.steps
-    valid = isinstance(found.name, str) and 0 < len(found.name) < 200
-    # `type`, because JSON's `true` would be an int for `isinstance`.
-    valid &= all(type(n) is int and 0 < n <= MOST for n in counts)
+    valid = _is_name(found.name)
+    valid &= all(map(_counts, counts))
     valid &= isinstance(found.padded, bool)
     valid &= isinstance(found.versions, dict)
+    valid &= all(map(_is_name, found.versions.values()))
   except TypeError:
     valid = False
   if not valid:
@@ -88,6 +88,11 @@ def read_facts(fields: Mapping[str, Any], where: str) -> Facts:
       'an answer that cannot be read', where, 'install the same version'
     )
   return Facts(**fields)
+
+
+def _is_name(text: Any) -> bool:
+  """Whether it is a text that can be printed, in files as well."""
+  return isinstance(text, str) and 0 < len(text) < 200 and text.isprintable()
 
 
 class Terms(NamedTuple):
@@ -101,6 +106,53 @@ class Terms(NamedTuple):
   identities: int  # number of columns of the classifier that belong to the site
   steps: int  # number of local steps of the longest round of any site
   masked: bool  # whether any batch of any site can have padded rows
+
+
+def read_terms(fields: Any, facts: Facts, where: str) -> Terms:
+  """Reads the terms that a site is sent, or raises IntegrityError.
+
+  They must be possible for a run with the site's facts: nothing is computed
+  with others, such as a number of steps for which memory is not there.
+  """
+  try:
+    found = Terms(**fields)
+    wrong = [
+      name
+      for name, fits in (
+        ('sites', _counts(found.sites)),
+        ('number', _counts(found.number, 0) and found.number < found.sites),
+        ('cohort', _counts(found.cohort) and found.cohort <= found.sites),
+        (
+          'identities',
+          _counts(found.identities) and found.identities >= facts.identities,
+        ),
+        ('first_label', _counts(found.first_label, 0)),
+        (
+          'columns',
+          _counts(found.columns)
+          and found.columns >= found.first_label + facts.identities
+          and found.columns >= found.identities,
+        ),
+        ('steps', _counts(found.steps) and found.steps >= facts.steps),
+        ('masked', found.masked is True or found.masked is facts.padded),
+      )
+      if not fits
+    ]
+  except TypeError:
+    wrong = ['names of fields']
+  if wrong:
+    raise errors.IntegrityError(
+      f'terms with another {" and ".join(wrong)} than a run with this site has',
+      where,
+      'install the same version at the server',
+    )
+  return Terms(**fields)
+
+
+def _counts(value: Any, least: int = 1) -> bool:
+  """Whether a value of JSON is a count."""
+  # `type`, because JSON's `true` would be an int for `isinstance`.
+  return type(value) is int and least <= value <= MOST
 
 
 def versions() -> dict[str, str]:
@@ -276,7 +328,7 @@ class Members:
         continue
       try:
         # Bytes are freed as soon as they are read.
-        message = _read(answered.pop(name), f'site {name}')
+        message = _read(answered.pop(name), f'site {name}', kind)
         found[name] = read(name, message)
       except errors.FedReIDError as error:
         self._say(f'site {name} is left out: {error.line()}')
@@ -315,7 +367,7 @@ class Members:
     for node, data in replies.items():
       try:
         where = f'node {node}'
-        facts = read_facts(_read(data, where).fields, where)
+        facts = read_facts(_read(data, where, codec.HELLO).fields, where)
         self._check(facts)
         self._known[node] = facts
       except errors.FedReIDError as error:
@@ -359,7 +411,7 @@ class Members:
 
 
 def _is_stranger(data: bytes) -> bool:
-  if len(data) > NO_ARRAYS:
+  if type(data) is not bytes or len(data) > NO_ARRAYS:
     return False
   try:
     return codec.unpack(data, '').kind == codec.STRANGER
@@ -367,13 +419,20 @@ def _is_stranger(data: bytes) -> bool:
     return False
 
 
-def _read(data: bytes, name: str) -> codec.Message:
-  """Unpacks a reply, or raises the error that a reply FAILED contains."""
+def _read(data: bytes, name: str, kind: str) -> codec.Message:
+  """Unpacks a reply to `kind`, or raises the error in a reply FAILED."""
   message = codec.unpack(data, name)
   if message.kind == codec.FAILED:
     # The site may send anything here: other forms give an InternalError.
     told = message.fields.get('error')
     code, *parts = told if isinstance(told, list) and len(told) == 4 else [0]
-    kind = CODES.get(code if isinstance(code, int) else 0, errors.InternalError)
-    raise kind(*map(str, parts or ['an error without a reason', name]))
+    found = CODES.get(code if type(code) is int else 0, errors.InternalError)
+    texts = [codec.printable(str(part)) for part in parts]
+    raise found(*(texts or ['an error without a reason', name]))
+  if message.kind != kind:
+    raise errors.IntegrityError(
+      f'an answer {codec.printable(message.kind)!r} to a message {kind!r}',
+      name,
+      'install the same version',
+    )
   return message

@@ -23,7 +23,7 @@ import numpy as np
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
-from fedreid_jax.apps.sites import codec, terms
+from fedreid_jax.apps.sites import codec, refused, terms
 from fedreid_jax.apps.sites.terms import Facts, Terms
 from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.types import ClientData, ClientState
@@ -36,6 +36,8 @@ from fedreid_jax.training import build, engine
 from fedreid_jax.training.files import atomic, client_files
 
 SERVER = 'message of the server'
+# An absolute path, or one of a user's home, up to a character that ends it.
+_PATH = re.compile(r"""(?<![\w./])(?:~[\w-]*)?/[^\s:;,'"()\[\]]+""")
 
 
 class Resident(simulation.Executor):
@@ -192,7 +194,12 @@ class Worker:
     folder: Path,
     say: Callable[[str], None] = print,
   ):
-    """Prepares the answers; nothing is compiled yet."""
+    """Prepares the answers; nothing is compiled yet.
+
+    Raises:
+      ConfigError: for a method that real sites refuse.
+    """
+    refused.check(config)
     # A copy: HELLO compares it, and the caller may change fields later.
     self._config, self._federation = copy.deepcopy(config), federation
     self._settled = self._config  # with the server's type, after HELLO
@@ -237,8 +244,15 @@ class Worker:
       what = f'{type(error).__name__}: {error}'
       failure = errors.InternalError(what, 'site', errors.REPORT)
     self._say(failure.line())
-    told = failure.exit_code, failure.what, failure.where, failure.fix
+    texts = map(self._without_paths, (failure.what, failure.where, failure.fix))
+    told = failure.exit_code, *texts
     return codec.pack(codec.FAILED, {'error': told})
+
+  def _without_paths(self, text: str) -> str:
+    """A text without the paths of this computer, which stay here."""
+    for known in (str(self._folder), self._config.data.root):
+      text = text.replace(known, 'PATH') if known else text
+    return _PATH.sub('PATH', text)
 
   def _hello(self, message: codec.Message) -> bytes:
     there = message.fields['agreed']
@@ -251,7 +265,20 @@ class Worker:
 
   def _train(self, message: codec.Message) -> bytes:
     fields = message.fields
-    given, run = Terms(**fields['terms']), str(fields['run'])
+    given = terms.read_terms(fields.get('terms'), self.facts, SERVER)
+    start, round_, oldest = (
+      _number(fields, name) for name in ('start', 'round', 'oldest')
+    )
+    # The states of this round and of those after it belong to the run in
+    # progress.
+    if not codec.INITIAL <= oldest <= start <= round_:
+      raise errors.IntegrityError(
+        f'round {round_} from the state after {start} rounds, the oldest of '
+        f'which is {oldest}',
+        SERVER,
+        'use the same version',
+      )
+    run = str(fields.get('run'))
     # It becomes the name of a folder, and must not lead out of its parent.
     if not re.fullmatch('[0-9a-f]{16}', run):
       raise errors.IntegrityError(
@@ -261,7 +288,6 @@ class Worker:
     executor = cast(Resident, setup.executor)
     received = codec.fit(message.arrays, executor.received, SERVER)
     kept = PrivateStates(self._folder / run)
-    start, round_ = int(fields['start']), int(fields['round'])
     # The coordinator says which state counts: it may have missed the last
     # update, or repeat rounds after a restart.
     state = initial if start == codec.INITIAL else kept.load(start, initial)
@@ -272,7 +298,7 @@ class Worker:
     done = round_ + 1 if trains else 0
     # An update that is not finite does not count, nor does its state.
     if bool(upload.finite):
-      kept.save(done, state, int(fields['oldest']))
+      kept.save(done, state, oldest)
     names = 'messages', *codec.SCALARS
     sent = {name: getattr(upload, name) for name in names}
     # Before round 0 only these are sent, see `Coordinator._shapes`.
@@ -316,3 +342,12 @@ class Worker:
     )
     here = self._federation._replace(clients=(own,), targets=())
     return build.assemble(self._settled, here, variant)
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+  found = fields.get(name)
+  if type(found) is not int or not codec.INITIAL <= found <= terms.MOST:
+    raise errors.IntegrityError(
+      f'{name} {codec.printable(repr(found))}', SERVER, 'use the same version'
+    )
+  return found

@@ -19,8 +19,8 @@ SITES = 'campus', 'plaza', 'station'
 
 
 def server_model(folder: Path, step: int) -> dict:
-  with run_files.checkpoints_of(folder) as saved:
-    return saved.restore_models(step)[0]
+  saved = run_files.checkpoints_of(folder)
+  return saved.restore_models(step)[0]
 
 
 def trained(folder: Path) -> list[dict]:

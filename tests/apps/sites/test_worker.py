@@ -91,8 +91,13 @@ def test_a_site_trains_for_no_coordinator_that_it_does_not_know(config, site):
   assert ask(site, codec.PREPARE).kind == codec.STRANGER
 
 
-def test_errors_are_answered_and_printed(greeted, said):
+def test_errors_are_answered_and_printed(greeted, said, monkeypatch):
   assert greeted.answer(b'no message')
+
+  def broken(*_):
+    raise RuntimeError('no memory for /srv/photos/a.png')
+
+  monkeypatch.setattr(terms, 'read_terms', broken)
   codes = [
     ask(greeted, 'other').fields['error'][0],
     ask(greeted, codec.TRAIN).fields['error'][0],
@@ -101,12 +106,15 @@ def test_errors_are_answered_and_printed(greeted, said):
     errors.IntegrityError.exit_code,
     errors.InternalError.exit_code,
   ]
-  assert len(said) == 3 and all(line.startswith('error[') for line in said)
+  what = ask(greeted, codec.TRAIN).fields['error'][1]
+  assert what == 'RuntimeError: no memory for PATH'
+  assert len(said) == 4 and all(line.startswith('error[') for line in said)
 
 
 def test_the_name_of_a_run_is_no_path(greeted, tmp_path):
   given = terms.Terms(0, 1, 1, 3, 0, 3, 3, True)._asdict()
-  reply = ask(greeted, codec.TRAIN, terms=given, run='../../outside')
+  numbers = {'round': 0, 'start': -1, 'oldest': -1}
+  reply = ask(greeted, codec.TRAIN, terms=given, run='../../outside', **numbers)
   assert 'a run named' in reply.fields['error'][1]
   assert not [*tmp_path.iterdir()]
 

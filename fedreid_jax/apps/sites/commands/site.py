@@ -39,9 +39,13 @@ def main(argv: list[str]) -> None:
         'no socket', 'command line', 'give --socket=RUN/site.sock'
       )
     chosen, workdir = run.config(), run.workdir()
-    from fedreid_jax.apps.sites import local_socket, worker
+    from fedreid_jax.apps.sites import local_socket, refused, worker
+    from fedreid_jax.method import accounting
     from fedreid_jax.training.files import run_files
 
+    # Before the images are read, which may take minutes.
+    refused.check(chosen)
+    print(f'privacy: {accounting.NONE}')
     # The lock comes first: two sites would write the same private states.
     with (
       run_files.Lock(workdir),
