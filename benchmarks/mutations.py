@@ -268,6 +268,36 @@ BUGS = (
     (('self._event(start.kept + 1)', 'self._event(start.kept)'),),
   ),
   (
+    ('algorithms/fedatt.py', 'algorithms/test_fedatt.py'),
+    (('ctx.uploaded[name] - start', 'ctx.uploaded[name] + start'),),
+  ),
+  (
+    ('algorithms/fedbuff.py', 'algorithms/test_fedbuff.py'),
+    (
+      ('** -options.exponent', '** options.exponent'),
+      ('jnp.maximum(stale, 1) - 1', 'jnp.maximum(stale, 1)'),
+    ),
+  ),
+  (
+    ('algorithms/robust.py', 'algorithms/test_robust.py'),
+    (
+      ('pull.sum() * _norm(', '_norm('),
+      ('stays * own /', '(1 - stays) * own /'),
+    ),
+  ),
+  (
+    ('apps/sites/coordinator.py', 'apps/sites/test_strangers.py'),
+    (
+      ('examples != facts.images', 'examples > facts.images'),
+      ('not trained <= steps', 'not 0 <= steps'),
+      ("reply['finite'] and not all", "reply['finite'] and not any"),
+    ),
+  ),
+  (
+    ('apps/sites/worker.py', 'apps/sites/test_strangers.py'),
+    (('oldest <= start <= round_', 'start <= round_'),),
+  ),
+  (
     ('training/picture.py', 'training/test_picture.py'),
     (
       ('if not right else', 'if right else'),

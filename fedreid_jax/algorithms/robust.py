@@ -23,8 +23,11 @@ An upload that is not finite is left out. Then f is lowered to the largest
 number that the remaining uploads allow, and m to K - f - 2 of them.
 
 Deviations from the papers: the rules apply to models after local training and
-not to gradients. `rfa` starts at the median of every coordinate instead of the
-mean, from which one distant upload takes tens of iterations to lose its weight.
+not to gradients. `rfa` starts at the median of every coordinate, weighted by
+p_k, instead of the mean, from which one distant upload takes tens of iterations
+to lose its weight; and where the median is at an upload, its step is that of
+Vardi & Zhang, The multivariate L1-median and associated data depth, PNAS 2000,
+equation 2.6, since Weiszfeld's would divide by zero.
 Deviations from released code: that of RFA does three iterations by default and
 stops by the objective; this module stops when the median moves by less than
 1e-6 of its norm.
@@ -59,8 +62,10 @@ from fedreid_jax.method.sums import Gather
 SPARE = {'median': 1, 'trimmed': 1, 'krum': 3, 'multikrum': 3, 'rfa': 1}
 # Rules by coordinate: their results are no weighted means of the uploads.
 COORDINATES = ('median', 'trimmed')
-# Least distance in the geometric median, and relative change at which it stops.
+# Relative distance at which a row is at the geometric median, and relative
+# change at which the iteration stops.
 SMALLEST = 1e-6
+TINY = 1e-30  # in place of a divisor that is 0
 # Centre, weights, norm of the last move, and number of iterations.
 _Loop = tuple[Flat, Array, Array, Array]
 
@@ -287,19 +292,29 @@ def geometric_median_weights(
 
   They are computed by Weiszfeld's iteration, which ends when the median moves
   by less than `SMALLEST` of its norm. `shares` weight the rows in the sum of
-  distances.
+  distances. A median that is at rows moves away from them only if the pull of
+  the others, |sum_k p_k (D_k - v) / |D_k - v||, exceeds the share of these
+  rows.
   """
   # From the mean, one distant row takes many iterations to lose its weight.
-  start = median(leaves, valid)
   leaves = present(leaves, valid)
   shares = jnp.where(valid, shares, 0.0)
+  start = _weighted_median(leaves, valid, shares)
 
   def step(loop: _Loop) -> _Loop:
     centre, _, _, number = loop
-    # A row at the centre would have an infinite weight.
-    weights = shares / jnp.maximum(distances(leaves, centre), SMALLEST)
-    weights /= weights.sum()
-    new = {n: jnp.tensordot(weights, x, axes=1) for n, x in leaves.items()}
+    apart = distances(leaves, centre)
+    at = apart <= SMALLEST * _norm(centre)
+    own = jnp.where(at, shares, 0.0)
+    pull = jnp.where(at, 0.0, shares / jnp.where(at, 1.0, apart))
+    # Weights of the mean to which the rows at other places pull; all rows may
+    # be at the centre, and none.
+    towards = pull / jnp.maximum(pull.sum(), TINY)
+    there = _mean(leaves, towards)
+    pulled = pull.sum() * _norm(trees.subtract(there, centre))
+    stays = jnp.clip(own.sum() / jnp.maximum(pulled, TINY), 0.0, 1.0)
+    weights = (1 - stays) * towards + stays * own / jnp.maximum(own.sum(), TINY)
+    new = _mean(leaves, weights)
     return new, weights, _norm(trees.subtract(new, centre)), number + 1
 
   def moves(loop: _Loop) -> Array:
@@ -309,6 +324,24 @@ def geometric_median_weights(
   # One step before the loop, whose condition compares the last move.
   first = step((start, shares, jnp.float32(0.0), jnp.int32(0)))
   return jax.lax.while_loop(moves, step, first)[1]
+
+
+def _mean(leaves: Flat, weights: Array) -> Flat:
+  return {n: jnp.tensordot(weights, x, axes=1) for n, x in leaves.items()}
+
+
+def _weighted_median(leaves: Flat, valid: Array, shares: Array) -> Flat:
+  """The least value of each coordinate with half of the shares up to it."""
+
+  def one(values: Array) -> Array:
+    order = jnp.argsort(jnp.where(wide(valid, values), values, jnp.inf), axis=0)
+    reached = jnp.cumsum(shares[order], axis=0)
+    # A half that is missed by a rounding counts.
+    first = jnp.argmax(reached >= (0.5 - SMALLEST) * shares.sum(), axis=0)
+    place = jnp.take_along_axis(order, first[None], axis=0)
+    return jnp.take_along_axis(values, place, axis=0)[0]
+
+  return {name: one(values) for name, values in leaves.items()}
 
 
 def bounded_weights(

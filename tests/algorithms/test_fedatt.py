@@ -1,6 +1,7 @@
 import handmade
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import toy
 
 from fedreid_jax.algorithms import fedatt, fedavg
@@ -25,14 +26,17 @@ def serve(kernels, server=0.0, sizes=None, means=None, **arguments):
   return {n: x[0] for n, x in state.shared.items()}, log
 
 
-def test_worked_numbers():
+@pytest.mark.parametrize('server', [0.0, 2.0])
+def test_worked_numbers(server):
   """Distances 5 and 4: attention sigmoid(1) and sigmoid(-1), sizes ignored."""
   near, far = np.zeros((3, 2)), np.zeros((3, 2))
   far[1, 0], far[2, 1] = 3, 4
   near[0, 0] = 4
-  out, log = serve([near, far], sizes=[90, 1], means=[[2, 0], [4, 8]])
+  out, log = serve(
+    [server + near, server + far], server, [90, 1], [[2, 0], [4, 8]]
+  )
   alpha = 1 / (1 + np.exp(-1))
-  expected = 1.2 * (alpha * far + (1 - alpha) * near)
+  expected = server + 1.2 * (alpha * far + (1 - alpha) * near)
   np.testing.assert_allclose(out[KERNEL], expected, rtol=1e-6)
   np.testing.assert_allclose(out[MEAN], [3, 4])
   # entropies of the kernel, of two equal classifiers and of the mean

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy
@@ -10,6 +11,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import compress, fedbuff, fedpav, scaffold
 from fedreid_jax.config import recipes, validation
+from fedreid_jax.core import types
 from fedreid_jax.round import compose, timetable
 
 # (clients, staleness) of each update of the server.
@@ -44,6 +46,23 @@ def with_timetable(executor, updates):
   return executor
 
 
+def test_weights_and_starts_by_staleness():
+  made = fedbuff.make(fedbuff.Options(exponent=1.5, max_staleness=2))
+  weights = [made.aggregation.weight({'staleness': n}, None) for n in range(3)]
+  np.testing.assert_allclose(weights, [1, 2**-1.5, 3**-1.5], rtol=1e-6)
+  earlier = {'params/a': jnp.asarray([[10.0], [20.0]])}  # newest first
+  for staleness, value in ((0, 30.0), (1, 10.0), (2, 20.0)):
+    sent = types.Broadcast(
+      {'params/a': jnp.asarray([30.0])},
+      {'fedbuff': {'earlier': earlier}},
+      jnp.int32(5),
+      jnp.int32(staleness),
+    )
+    found = made.transport.down(sent, None)
+    assert found.shared['params/a'] == value
+    assert found.messages['fedbuff']['present'] == sent.shared
+
+
 @pytest.mark.slow
 def test_updates_are_those_of_the_paper(config, clients):
   config.fraction = 0.5
@@ -75,24 +94,6 @@ def test_updates_are_those_of_the_paper(config, clients):
       assert number > 2 or np.abs(x - models[-2][name]).max() > 0
     # Kept models are a simulation's; a client receives one.
     assert 'fedbuff' not in log['down']
-
-
-@pytest.mark.slow
-def test_a_late_start_counts(config, clients):
-  """The same clients from another version give another model."""
-  config.fraction = 0.5
-  found = []
-  for last in (0, 1):
-    executor, variables, _ = toy.make_executor(
-      config, clients, (fedpav.make(), fedbuff.make())
-    )
-    with_timetable(executor, (([0, 2], [0, 0]), ([1, 3], [0, last])))
-    server, store = executor.init(variables)
-    for number in range(2):
-      server, _ = executor.round(server, store, number)
-    found.append(jax.device_get(server.shared))
-  first, second = found
-  assert any((first[name] != second[name]).any() for name in first)
 
 
 @pytest.mark.parametrize(
