@@ -26,6 +26,7 @@ from fedreid_jax.data import heic
 # Other readers of Pillow start programs (PostScript) or fetch files.
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'BMP', 'GIF', 'TIFF')
 MAX_PIXELS = 40_000_000
+BACKGROUND = (255, 255, 255, 255)  # below transparent pixels
 Resample = Literal['bicubic', 'bilinear', 'lanczos']
 Pixels = UInt8[np.ndarray, 'rows columns 3']
 # Left, top, right and bottom, fractions of the width and the height.
@@ -93,7 +94,8 @@ def decode(
   """Decodes one image file, or resizes one array.
 
   The format is detected from the content; orientation tags are applied; grey,
-  palette, CMYK and transparent images become RGB; the first frame is used.
+  palette and CMYK images become RGB; a transparent image is shown over white,
+  whatever colours its transparent pixels have; the first frame is used.
   `part` has left, top, right and bottom of the part to use, fractions of the
   width and the height after orientation tags are applied.
 
@@ -111,13 +113,22 @@ def decode(
     with open_image(data, decoder.max_pixels) as image:
       if decoder.fast and part == WHOLE:
         image.draft(mode, size)
-      image = cut(ImageOps.exif_transpose(image), part).convert(mode)
+      image = opaque(cut(ImageOps.exif_transpose(image), part)).convert(mode)
       if image.size != size:
         image = image.resize(size, Image.Resampling[decoder.resample.upper()])
       array = np.asarray(image, np.uint8).reshape(*size[::-1], decoder.channels)
   except (OSError, SyntaxError) as error:
     raise ValueError(str(error) or type(error).__name__) from error
   return 255 - array if decoder.invert else array
+
+
+def opaque(image: Image.Image) -> Image.Image:
+  """The image over `BACKGROUND`, if it has transparent pixels."""
+  if not image.has_transparency_data:
+    return image
+  shown = image.convert('RGBA')
+  below = Image.new('RGBA', shown.size, BACKGROUND)
+  return Image.alpha_composite(below, shown)
 
 
 def cut(image: Image.Image, part: Part) -> Image.Image:
@@ -207,7 +218,7 @@ def colour_file(data: bytes | Pixels) -> bytes:
       with open_image(data) as image:
         if image.mode == 'RGB':
           return data
-        image = ImageOps.exif_transpose(image).convert('RGB')
+        image = opaque(ImageOps.exif_transpose(image)).convert('RGB')
     except (OSError, SyntaxError, ValueError):
       return data
   else:

@@ -12,6 +12,15 @@ from fedreid_jax.data import heic
 
 ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.rar', '.7z')
 JUNK = ('thumbs.db', 'desktop.ini')
+# Folders that devices and file managers create: they have thumbnails, deleted
+# files and copies of photographs, which are no photographs of their own.
+# Synology, QNAP, Windows, Linux, macOS, Android, network storage.
+NOT_OF_PEOPLE = (
+  *('@eadir', '#recycle', '#snapshot', '@recycle', '@recently-snapshot'),
+  *('.@__thumb', '$recycle.bin', 'recycler', 'system volume information'),
+  *('lost+found', '.trash-1000', '__macosx', '.thumbnails', '.thumbs'),
+  *('~snapshot', '.snapshot'),
+)
 IMAGES = ('.jpg', '.jpeg', '.png', '.webp', '.bmp', '.gif', '.tif', '.tiff')
 
 Bad = list[tuple[str, str]]  # names, and why they cannot be used
@@ -45,7 +54,8 @@ def check_root(root: str | os.PathLike, where: str = 'data.root') -> Path:
 def list_files(root: Path, below: str = '') -> list[str]:
   """Lists all files in `below`, relative to the root, sorted.
 
-  Hidden files and files that file managers create are ignored.
+  Hidden files, and files and folders that file managers and devices create, are
+  ignored; `set_aside` counts the images in such folders.
 
   Raises:
     DataError: for a folder that cannot be read, a link that leads out of the
@@ -83,6 +93,37 @@ def list_images(root: Path, bad: Bad | None = None) -> list[str]:
   return found
 
 
+def is_device_folder(name: str) -> bool:
+  """Whether a folder of this name is one of `NOT_OF_PEOPLE`."""
+  return name.casefold() in NOT_OF_PEOPLE
+
+
+def set_aside(root: Path) -> str:
+  """Describes images in folders of devices, '72 files in @eaDir', or ''."""
+  counts: Counter[str] = Counter()
+  for folder, below, _ in os.walk(root):
+    found = [name for name in below if is_device_folder(name)]
+    for name in found:
+      inside = os.walk(os.path.join(folder, name))
+      counts[name] += sum(
+        file.lower().endswith(image_ends())
+        for _, _, files in inside
+        for file in files
+      )
+    below[:] = [x for x in below if not (x.startswith('.') or x in found)]
+  said = [
+    f'{errors.counted(n, "image")} in {name}'
+    for name, n in counts.most_common()
+    if n
+  ]
+  if not said:
+    return ''
+  return (
+    f'left out: {errors.printable(", ".join(said))}, which devices and file '
+    'managers create'
+  )
+
+
 def count_others(root: Path, used: Iterable[str]) -> str:
   """Describes the unused files below a folder, '2 .heic, 1 .txt'.
 
@@ -96,7 +137,9 @@ def list_others(root: Path, used: Iterable[str]) -> list[str]:
   known = {*used}
   others: list[str] = []
   for folder, below, names in os.walk(root):
-    below[:] = [name for name in below if not name.startswith('.')]
+    below[:] = [
+      x for x in below if not (x.startswith('.') or is_device_folder(x))
+    ]
     at = os.path.relpath(folder, root).replace(os.sep, '/')
     for name in names:
       path = name if at == '.' else f'{at}/{name}'
@@ -119,7 +162,9 @@ def list_folders(root: Path) -> list[str]:
   found = []
   with os.scandir(root) as entries:
     for entry in entries:
-      if entry.name.startswith('.') or not entry.is_dir():
+      if entry.name.startswith('.') or is_device_folder(entry.name):
+        continue
+      if not entry.is_dir():
         continue
       _check_name(entry.name, root)
       if entry.is_symlink():
@@ -170,6 +215,8 @@ def _walk(
     with contextlib.suppress(OSError):  # a link to itself
       is_folder = entry.is_dir()
     if not (is_folder or entry.name.lower().endswith(ends)):
+      continue
+    if is_folder and is_device_folder(entry.name):
       continue
     try:
       _check_entry(entry, name, root)

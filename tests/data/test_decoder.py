@@ -246,3 +246,48 @@ def test_files_that_end_early_are_in_doubt(kind, tmp_path):
     assert (decoder.doubt(path) == '') == complete
   path.write_bytes(data)
   assert decoder.doubt(path.rename(tmp_path / 'a.xyz')) == decoder.RENAMED
+
+
+def hidden(kind, fill):
+  """A cut-out whose transparent pixels hide a colour, as a PNG file."""
+  rng = np.random.default_rng(0)
+  seen = rng.integers(0, 256, (8, 4, 3), np.uint8)
+  alpha = np.zeros((8, 4), np.uint8)
+  alpha[2:6, 1:3] = 255
+  colours = np.where(alpha[..., None] == 0, np.uint8(fill), seen)
+  whole = Image.fromarray(np.dstack([colours, alpha]))
+  stream, options = io.BytesIO(), {}
+  if kind == 'P':
+    index = np.arange(1, 33, dtype=np.uint8).reshape(8, 4)
+    index[alpha == 0] = 0
+    palette = np.zeros((256, 3), np.uint8)
+    palette[0], palette[index] = fill, colours
+    whole = Image.fromarray(index).convert('P')
+    whole.putpalette(palette.ravel().tolist())
+    options = {'transparency': 0}
+  elif kind == 'LA':
+    whole = Image.merge('LA', (whole.convert('L'), whole.getchannel('A')))
+  whole.save(stream, 'PNG', **options)
+  return stream.getvalue(), alpha
+
+
+@pytest.mark.parametrize('kind', ['RGBA', 'LA', 'P'])
+def test_hidden_colours_are_not_seen(kind):
+  to = Decoder(8, 4, 3)
+  images = []
+  for fill in (0, 255, 120):
+    data, alpha = hidden(kind, fill)
+    images.append(decoder.decode(data, to))
+    assert (images[-1][alpha == 0] == 255).all()
+    opened = Image.open(io.BytesIO(decoder.colour_file(data)))
+    np.testing.assert_array_equal(np.asarray(opened), images[-1])
+  np.testing.assert_array_equal(images[0], images[1])
+  np.testing.assert_array_equal(images[0], images[2])
+  assert len(np.unique(images[0][alpha > 0])) > 3
+
+
+def test_half_transparent_pixels_are_mixed_with_white():
+  stream = io.BytesIO()
+  Image.new('RGBA', (4, 8), (0, 100, 255, 51)).save(stream, 'PNG')
+  found = decoder.decode(stream.getvalue(), Decoder(8, 4, 3))
+  np.testing.assert_allclose(found[0, 0], [204, 224, 255], atol=1)

@@ -153,3 +153,23 @@ def test_what_cannot_be_used_is_refused_or_collected(tmp_path):
     ('loop', 'the link leads to a folder'),
     ('pipe.jpg', 'not a regular file'),
   ]
+
+
+@pytest.mark.parametrize(
+  'name', ['@eaDir', '#recycle', '$RECYCLE.BIN', 'lost+found', '__MACOSX']
+)
+@pytest.mark.parametrize('below', ['', 'a', 'a/b'])
+def test_folders_of_devices_have_no_images_of_people(tmp_path, name, below):
+  (tmp_path / 'a' / 'b').mkdir(parents=True)
+  own = ['a/1.jpg', 'a/b/2.jpg', 'eaDir/3.jpg']
+  junk = tmp_path / below / name / 'deep'
+  for path in (*(tmp_path / x for x in own), junk / '4.JPG', junk / 'x.txt'):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b'x')
+  assert files.list_files(tmp_path) == own
+  assert files.list_images(tmp_path) == own
+  assert files.list_others(tmp_path, own) == []
+  assert files.list_folders(tmp_path) == ['a', 'eaDir']
+  said = files.set_aside(tmp_path)
+  assert said.startswith(f'left out: 1 image in {name}, which devices')
+  assert files.set_aside(tmp_path / 'eaDir') == ''

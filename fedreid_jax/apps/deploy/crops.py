@@ -106,7 +106,7 @@ def _opened(source: Path, max_pixels: int, skip: bool) -> Image.Image | str:
   """A photograph in RGB, or with `skip` the reason why it cannot be read."""
   try:
     with decoder.open_image(source, max_pixels) as image:
-      return ImageOps.exif_transpose(image).convert('RGB')
+      return decoder.opaque(ImageOps.exif_transpose(image)).convert('RGB')
   except (OSError, SyntaxError, ValueError) as error:
     reason = getattr(error, 'strerror', None) or str(error)
     if skip:

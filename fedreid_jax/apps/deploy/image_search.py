@@ -155,7 +155,8 @@ def thumbnail(
       # would have too few pixels.
       if part == decoder.WHOLE:
         image.draft('RGB', (side, side))
-      image = decoder.cut(ImageOps.exif_transpose(image), part).convert('RGB')
+      image = decoder.cut(ImageOps.exif_transpose(image), part)
+      image = decoder.opaque(image).convert('RGB')
       image.thumbnail((side, side), Image.Resampling.BICUBIC)
       stream = io.BytesIO()
       image.save(stream, 'JPEG', quality=80)

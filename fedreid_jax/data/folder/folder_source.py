@@ -262,7 +262,8 @@ def is_coloured(path: Path, max_pixels: int = decoder.MAX_PIXELS) -> bool:
   with contextlib.suppress(OSError, SyntaxError, ValueError):
     with decoder.open_image(path.read_bytes(), max_pixels) as image:
       image.draft('RGB', (SIDE, SIDE))
-      small = image.convert('RGB').resize((SIDE, SIDE), Image.Resampling.BOX)
+      seen = decoder.opaque(image).convert('RGB')
+      small = seen.resize((SIDE, SIDE), Image.Resampling.BOX)
       chroma = np.ptp(np.asarray(small, np.int32), axis=-1)
       return bool((chroma > CHROMA).mean() > PIXELS)
   return False
@@ -321,6 +322,8 @@ def _notices(
     tested = ', '.join(target.name for target in targets) or 'nothing'
     tested = f'test on {tested}'
   lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
+  if aside := files.set_aside(root):
+    lines.append(aside)
   chosen = config.query == queries.RANDOM and not layout.split
   for target in targets if chosen else ():
     has_cameras = bool(read[target.name].cameras)

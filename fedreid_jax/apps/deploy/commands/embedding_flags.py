@@ -101,6 +101,8 @@ def folder(root: str, where: str) -> 'Folder':
   if photographs:
     line = f'note: {heic.skipped(photographs)}'
     print(errors.printable(line), file=sys.stderr)
+  if aside := files.set_aside(found.root):
+    print(f'note: {aside}', file=sys.stderr)
   if others:
     print(
       'note: skipped files whose names do not end as those of images: '
