@@ -45,10 +45,9 @@ jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 gc.set_threshold(200_000, 50, 1000)
 RENDERED = synthetic_source.folder()
 
-# Where programs are built. Checking them more than doubles the time of a trace:
-# other tests of rounds and of algorithms, and slow ones, go without.
-CHECKED = ('losses', 'method', 'models')
-CHECKED_ROUNDS = ('test_contract.py', 'test_simulation.py')
+# Where rounds with every hook are built. Checking programs more than doubles the
+# time of a trace: other tests go without.
+CHECKED = ('test_contract.py', 'test_simulation.py')
 
 
 pytest_plugins = ['miniatures']
@@ -56,10 +55,8 @@ pytest_plugins = ['miniatures']
 
 @pytest.fixture(autouse=True)
 def _checks_of_programs(request):
-  path = request.path
-  named = path.parent.name in CHECKED or path.name in CHECKED_ROUNDS
   slow = request.node.get_closest_marker('slow')
-  with jax.enable_checks(named and not slow):
+  with jax.enable_checks(request.path.name in CHECKED and not slow):
     yield
 
 

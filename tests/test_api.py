@@ -70,7 +70,17 @@ def test_the_readme_runs(desk):
   assert (folder / 'runs/first/evaluation-5-mall.json').exists()
 
 
-@pytest.mark.parametrize('name', fr.__all__)
+# Their examples train.
+SLOW = 'Callback', 'Simulation', 'StopTraining', 'train'
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+    for name in fr.__all__
+  ],
+)
 def test_examples_in_docstrings(desk, monkeypatch, name):
   monkeypatch.chdir(desk[0])
   thing = getattr(fr, name)
@@ -135,14 +145,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_made(tmp_path):
   'field, value',
   [
     ('model.name', 'resnet20'),
-    ('model.pool', 'max'),
-    ('model.neck', 'long'),
-    ('model.dtype', 'float64'),
-    ('model.last_stride', 3),
     ('model.features', (4, 0)),
-    ('model.features', ()),
-    ('augment.channel_kinds', 'gray'),
-    ('augment.infrared', 'cold'),
     ('augment.copies', 'all'),
   ],
 )
@@ -171,16 +174,16 @@ def test_two_threads_train_as_one_after_another(tmp_path):
   with futures.ThreadPoolExecutor(2) as pool:
     names = ('thread0', 'thread1')
     together = list(pool.map(train, (0, 1), names))
-  alone = [train(seed, f'alone{seed}') for seed in (0, 1)]
-  for a, b in zip(together, alone, strict=True):
-    a_results, b_results = (
-      recorder.read_object(folder / 'results.json') for folder in (a, b)
-    )
-    assert a_results['evaluation'] == b_results['evaluation']
-    a_model, b_model = fr.load(a), fr.load(b)
-    assert a_model.step == b_model.step == 2
-    for name, value in a_model.variables.items():
-      np.testing.assert_array_equal(value, b_model.variables[name])
+  a, b = together[1], train(1, 'alone')
+  a_results, b_results = (
+    recorder.read_object(folder / 'results.json') for folder in (a, b)
+  )
+  assert a_results['evaluation'] == b_results['evaluation']
+  a_model, b_model = fr.load(a), fr.load(b)
+  assert a_model.step == b_model.step == 2
+  for name, value in a_model.variables.items():
+    np.testing.assert_array_equal(value, b_model.variables[name])
+  assert fr.load(together[0]).step == 2
   assert before == [
     signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)
   ]

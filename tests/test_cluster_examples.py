@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,12 @@ def test_the_slurm_script_trains_with_two_processes(tmp_path):
     (tmp_path / name).write_text(text)
     (tmp_path / name).chmod(0o755)
   script, workdir = EXAMPLES / 'slurm' / 'train.sbatch', tmp_path / 'run'
+  places = tmp_path, Path(sys.executable).parent, os.environ['PATH']
   small = 'model.features=(4,8),data.identities=4,data.target_identities=4'
   found = subprocess.run(
-    ['bash', script, f'dfh:smoke,{small}', f'--workdir={workdir}'],
+    ['bash', script, f'fedpav:smoke,{small}', f'--workdir={workdir}'],
     env=os.environ
-    | {'PATH': f'{tmp_path}:{os.environ["PATH"]}', 'JAX_NUM_CPU_DEVICES': '1'},
+    | {'PATH': ':'.join(map(str, places)), 'JAX_NUM_CPU_DEVICES': '1'},
     capture_output=True,
     text=True,
     timeout=400,

@@ -47,13 +47,14 @@ def test_usage(script, tmp_path):
 
 @pytest.mark.slow
 def test_without_weights_a_small_transformer_is_trained(script, tmp_path):
-  photo_trees.domains(tmp_path / 'photos', people=12)
+  photo_trees.domains(tmp_path / 'photos')
   work = tmp_path / 'work'
   code, out, err = script(
     tmp_path / 'photos',
     work,
     *('vit.size=tiny', 'vit.stride=8', 'data.height=32', 'data.width=16'),
     *('rounds=1', 'evaluation.every=1', 'evaluation.validation=0'),
+    *('local.steps=1', 'local.batch=8', 'local.identities=4'),
   )
   assert code == 0, out + err
   assert 'without WEIGHTS' in out

@@ -32,20 +32,15 @@ def one_round(config, *components):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'kind, factor', [('sign', -1.0), ('scale', 2.5), ('zero', 0.0)]
-)
-def test_attackers_of_a_run_send_a_multiple_of_their_update(
-  config, kind, factor
-):
+def test_attackers_of_a_run_send_a_multiple_of_their_update(config):
   """All attack: the mean of the updates is multiplied like each of them."""
   every = tuple(client.name for client in CLIENTS)
   honest, start, _ = one_round(config)
-  options = byzantine.Options(kind=kind, clients=every, scale=abs(factor))
+  options = byzantine.Options(kind='scale', clients=every, scale=2.5)
   found, _, log = one_round(config, byzantine.make(options))
   assert log['valid'].all()
   for name, x in found.items():
-    by = factor if name.startswith('params') else 1.0
+    by = 2.5 if name.startswith('params') else 1.0
     moved = np.asarray(honest[name]) - start[name]
     np.testing.assert_allclose(x, start[name] + by * moved, atol=1e-6)
 

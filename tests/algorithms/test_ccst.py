@@ -165,7 +165,6 @@ def test_clients_whose_style_is_that_of_one_person_are_refused(clients):
   [
     ({'model.variant': 'snr'}, "set it to 'ccst'"),
     ({'ccst.stage': 5}, 'stage 5 of a network with 4'),
-    ({'ccst.k': 0}, 'out of range'),
   ],
 )
 def test_configurations_that_cannot_run(changes, message):

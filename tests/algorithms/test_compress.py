@@ -34,12 +34,32 @@ def toy_run(config, rounds=2, spoil=None, **options):
   return jax.device_get(server), states.stacked(), logs, before
 
 
+@pytest.fixture(scope='module')
+def plain():
+  """A run without compression, and the log of its first round."""
+  server, _, (log, _), _ = toy_run(toy.toy_config())
+  return server.shared, log
+
+
 @pytest.mark.slow
-def test_all_values_are_the_plain_run(config):
-  plain, *_ = toy_run(config)
+def test_all_values_are_the_plain_run(config, plain):
   found, states, logs, _ = toy_run(config, kind='topk', ratio=1.0)
-  toy.assert_close_trees(found.shared, plain.shared, 1e-5)
+  toy.assert_close_trees(found.shared, plain[0], 1e-5)
   assert not any(x.any() for x in states.states[STATE].values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['int', 'qsgd'])
+def test_rounded_updates_train_like_the_plain_run(config, kind, plain):
+  shared, full = plain
+  found, _, (log, _), _ = toy_run(config, kind=kind, bits=16)
+  toy.assert_close_trees(found.shared, shared, 2e-3)
+  assert any((found.shared[n] != shared[n]).any() for n in shared)
+  params, running = trees.trainable(shared)
+  wanted = sum(2 * x[0].size + 4 for x in params.values())
+  wanted += sum(4 * x[0].size for x in running.values())
+  assert log['up']['model'] == 4 * wanted
+  assert log['down'] == full['down']
 
 
 def test_sent_and_kept_add_up_to_all_updates(config):
@@ -83,21 +103,6 @@ def test_a_lost_upload_keeps_the_error_before_it(config):
     (x[0] != before.states[STATE][name][0]).any()
     for name, x in states.states[STATE].items()
   )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', ['int', 'qsgd'])
-def test_rounded_updates_train_like_the_plain_run(config, kind):
-  plain, _, (full, _), _ = toy_run(config)
-  found, _, (log, _), _ = toy_run(config, kind=kind, bits=16)
-  toy.assert_close_trees(found.shared, plain.shared, 2e-3)
-  few, *_ = toy_run(config, kind=kind, bits=2)
-  assert any((few.shared[n] != plain.shared[n]).any() for n in plain.shared)
-  params, running = trees.trainable(plain.shared)
-  wanted = sum(2 * x[0].size + 4 for x in params.values())
-  wanted += sum(4 * x[0].size for x in running.values())
-  assert log['up']['model'] == 4 * wanted
-  assert log['down'] == full['down']
 
 
 def test_clients_round_with_keys_of_their_own():

@@ -1,4 +1,9 @@
-"""What every module of `algorithms/` promises, whatever it does."""
+"""What every module of `algorithms/` promises, whatever it does.
+
+Two rounds run for a few methods, which together fill every hook and have every
+property that a built-in component does. All other methods run from beginning
+to end in tests/config/test_recipes.py.
+"""
 
 import importlib
 
@@ -8,90 +13,85 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.core import plugins
 from fedreid_jax.data import client_split
-from fedreid_jax.models import resnet
+from fedreid_jax.method.component import (
+  ClientHooks,
+  Component,
+  ServerHooks,
+  Transport,
+)
+from fedreid_jax.round import compose
 from fedreid_jax.training import contract
 
 NAMES = plugins.available(algorithms)
-# What a component that works on a network of its own needs.
-NETWORKS = {
-  'snr': {'variant': 'snr'},
-  'mixstyle': {'variant': 'mixstyle'},
-  'ccst': {'variant': 'ccst'},
-  'fedsr': {'variant': 'fedsr'},
-  'deen': {'variant': 'deen', 'modality_specific_stages': 1, 'neck': 'bnneck'},
-  'lba': {
-    'variant': 'lba',
-    'modality_specific_stages': 1,
-    'neck': 'bnneck',
-    'pool': 'gem',
-  },
-  'dns': {
-    'variant': 'dns',
-    'modality_specific_stages': 3,
-    'neck': 'bnneck',
-    'pool': 'gem',
-  },
-}
-# Losses without a state, on networks that take a minute to compile for lanes.
-LOSSES = ('deen', 'lba', 'snr')
+# Those of the default run have most hooks, and state at clients and server.
+DEFAULT = ('fedpav fedprox scaffold cdw', 'fedpav dfh')
+METHODS = (
+  *DEFAULT,
+  'fedpav client_clustering uniform local_models noise byzantine',
+  'fedpav cluster_contrast',
+  'fedpav dpsgd',
+  'fedpav fedatt kd',
+  'fedpav fedbuff',
+  'fedpav secagg',
+  'standalone',
+)
+PARAMS = [
+  name if name in DEFAULT else pytest.param(name, marks=pytest.mark.slow)
+  for name in METHODS
+]
+PARTS = {'client': ClientHooks, 'server': ServerHooks, 'transport': Transport}
 
 
-@pytest.fixture(scope='module', autouse=True)
-def _shallow():
-  """A block a stage: what is promised does not depend on the depth."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
-    yield
+def features(component):
+  """Names of the hooks that a component fills, and its properties."""
+  yield from component.properties
+  for name, hooks in PARTS.items():
+    plain = hooks()._asdict()
+    given = getattr(component, name) or hooks()
+    for hook, value in given._asdict().items():
+      if value is not plain[hook]:
+        yield f'{name}.{hook}'
+  plain = Component('plain')._asdict()
+  for field in component._fields:
+    value = getattr(component, field)
+    if field not in ('name', 'properties', *PARTS) and value != plain[field]:
+      yield field
+  # Sums and functions of all uploads are computed in different ways.
+  receive = component.server and component.server.receive
+  yield f'receive by {type(receive).__name__}'
+  yield f'aggregation by {type(component.aggregation).__name__}'
 
 
-def config_of(name):
-  """A toy configuration with the network a component needs."""
+def load(method):
+  return compose.load(tuple(method.split()), {}, algorithms)
+
+
+def config_of(components):
+  """A toy configuration that a method can run with."""
   config = toy.toy_config()
-  # Networks with mined negatives amplify the last bit.
-  config.optim.lr = 0.0005 if name in NETWORKS else 0.005
-  for field, value in NETWORKS.get(name, {}).items():
-    config.model[field] = value
-  if name == 'caj':
-    config.local.batch = 6  # three parts
-  if name == 'dpsgd':
+  config.optim.lr = 0.005  # a large rate amplifies the last bit
+  if any(c.client and c.client.gradient for c in components):
     config.model.norm = 'group'
     config.local.sampler, config.local.steps = 'poisson_pk', 3
-  if config.model.modality_specific_stages:
-    config.model.name, config.model.width = 'resnet18', 1 / 32
-    config.model.small_stem = True
   return config
 
 
-# Two rounds of every method take longer than the default run allows. These
-# have all hooks between them, and state at the clients and at the server.
-DEFAULT = ('fedpav', 'scaffold', 'cdw', 'dfh')
-PARAMS = [
-  name if name in DEFAULT else pytest.param(name, marks=pytest.mark.slow)
-  for name in NAMES
-]
-
-
 @pytest.fixture(scope='module', params=PARAMS)
-def name(request):
-  return request.param
-
-
-@pytest.fixture(scope='module')
-def components(name):
-  return contract.method(name)
+def components(request):
+  return load(request.param)
 
 
 @pytest.fixture(scope='module')
 def clients(components):
-  if 'pseudo_labels' in components[-1].properties:
+  if any('pseudo_labels' in c.properties for c in components):
     return client_split.hide_labels(toy.toy_clients(), ('all',))
   return toy.toy_clients()
 
 
 @pytest.fixture(scope='module')
-def rounds(name, components, clients):
+def rounds(components, clients):
   """Two rounds of a method on three of four clients."""
-  return contract.run_twice(config_of(name), clients, components)
+  return contract.run_twice(config_of(components), clients, components)
 
 
 @pytest.mark.parametrize('method', NAMES)
@@ -104,6 +104,15 @@ def test_module_declares_its_options_and_its_deviations(method):
   module = importlib.import_module(f'fedreid_jax.algorithms.{method}')
   assert not contract.declared(module)
   assert not contract.documented(module)
+
+
+def test_the_methods_that_run_have_every_hook_and_property():
+  """A component with a new one is to be added to a method."""
+  ran = {x for method in METHODS for c in load(method) for x in features(c)}
+  assert {'client.loss', 'summation', 'before_first_round'} <= ran
+  for name in NAMES:
+    own = {*features(contract.method(name)[-1])}
+    assert own <= ran, name
 
 
 def test_one_trace(rounds):
@@ -119,10 +128,9 @@ def test_finite(rounds):
 
 
 @pytest.mark.slow
-def test_placements_agree(name, rounds, components, clients):
-  if name in LOSSES or not any(c.client or c.server for c in components):
-    pytest.skip('no state that could be at the wrong place')
-  assert not contract.placed(rounds, config_of(name), clients, components)
+def test_placements_agree(rounds, components, clients):
+  config = config_of(components)
+  assert not contract.placed(rounds, config, clients, components)
 
 
 def test_checkpoint_round_trip(rounds, tmp_path):

@@ -250,7 +250,6 @@ def test_it_trains_and_keeps_its_averages(config, clients, monkeypatch):
   [
     ({'variant': 'three_stream'}, 'three_stream'),
     ({'variant': 'one_stream', 'tau': 1.5}, 'tau'),
-    ({'variant': 'one_stream', 'alignment': -1.0}, 'out of range'),
   ],
 )
 def test_bad_arguments(arguments, message):

@@ -147,11 +147,10 @@ def private_config(**fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('microbatch', [1, 4])
-def test_without_noise_and_clip_it_is_the_plain_gradient(microbatch):
+def test_without_noise_and_clip_it_is_the_plain_gradient():
   """All three identities of a client are in every step, since P is three."""
   found = []
-  options = dpsgd.Options(noise=0.0, clip=1e9, microbatch=microbatch)
+  options = dpsgd.Options(noise=0.0, clip=1e9, microbatch=4)
   near = fedprox.make(fedprox.Options(mu=0.5))
   for components in ((FEDPAV, near), (FEDPAV, near, dpsgd.make(options))):
     executor, variables, _ = toy.make_executor(
@@ -165,15 +164,14 @@ def test_without_noise_and_clip_it_is_the_plain_gradient(microbatch):
 @pytest.mark.slow
 def test_noise_moves_the_models_of_all_clients_apart():
   found = []
-  for scale in (0.0, 1.0, 1.0):
+  for scale in (0.0, 1.0):
     executor, variables, _ = toy.make_executor(
       private_config(),
       toy.toy_clients(),
       (FEDPAV, dpsgd.make(dpsgd.Options(noise=scale))),
     )
     found.append(toy.run(executor, variables, 1)[1].personal)
-  silent, one, again = found
-  toy.assert_equal_trees(one, again)
+  silent, one = found
   head = 'params/classifier/kernel'
   moved = np.asarray(one[head] - silent[head]).reshape(4, -1)
   assert (np.abs(moved).max(axis=1) > 1e-3).all()

@@ -44,10 +44,12 @@ def test_no_gradient_reaches_the_anchor():
 
 
 @pytest.mark.slow
-def test_without_weight_it_is_fedpav(config, clients):
+def test_terms_without_weight_leave_fedpav(config, clients):
+  """Nor does DFH's pass over the images change a model."""
+  options = {'fedprox': {'mu': 0.0}, 'dfh': {'lam': 0.0, 'space': 'b'}}
   ends = []
-  for names in (('fedpav',), ('fedpav', 'fedprox')):
-    made = compose.load(names, {'fedprox': {'mu': 0.0}}, algorithms)
+  for names in (('fedpav',), ('fedpav', 'fedprox', 'dfh')):
+    made = compose.load(names, options, algorithms)
     executor, variables, _ = toy.make_executor(config, clients[:2], made)
     ends.append(toy.run(executor, variables, 2))
   toy.assert_close_trees(ends[0][0].shared, ends[1][0].shared, 1e-6)

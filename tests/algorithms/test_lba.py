@@ -1,6 +1,5 @@
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import toy
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import types
 from fedreid_jax.losses import cross_modal, identity
-from fedreid_jax.models import alignment, networks, reid, resnet
+from fedreid_jax.models import alignment
 from fedreid_jax.round import compose
 
 
@@ -66,37 +65,3 @@ def test_a_network_that_does_not_align():
   ctx = dataclasses.replace(ctx, outputs=ctx.outputs._replace(extras={}))
   with pytest.raises(errors.ConfigError, match='network lba'):
     term()({}, (), ctx)
-
-
-def test_a_negative_weight():
-  with pytest.raises(errors.ConfigError, match='out of range'):
-    term(margin=-1.0)
-
-
-def test_it_reads_what_its_network_says(monkeypatch):
-  """Of the real network, by shapes alone: what it says is what is read."""
-  monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
-  network = alignment.CMAlign('resnet18', 1 / 16, True, 1)
-  model = networks.wrap(reid.ReIDNet(network, 3, 'gem'), (16, 8, 3))
-  ctx = context()
-
-  def loss(variables, key):
-    outputs, buffers = model.apply(
-      variables,
-      jnp.zeros((4, 16, 8, 3)),
-      train=True,
-      key=key,
-      mask=ctx.batch.valid,
-      modalities=ctx.batch.modalities,
-      labels=ctx.batch.labels,
-    )
-    return *term()(
-      variables, (), dataclasses.replace(ctx, outputs=outputs)
-    ), buffers
-
-  key = jax.random.key(0)
-  variables = jax.eval_shape(model.init, key)
-  total, metrics, buffers = jax.eval_shape(loss, variables, key)
-  assert total.shape == () and total.dtype == jnp.float32
-  assert all(metric.shape == () for metric in metrics.values())
-  assert 'batch_stats/backbone/infrared_bn1/mean' in buffers

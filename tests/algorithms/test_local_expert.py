@@ -251,3 +251,13 @@ def test_frozen_teacher_equal_to_the_student_teaches_nothing():
   _, ctx.aux = term.pre_step(({}, ()), ctx)
   value, _ = term.loss({}, None, ctx)
   np.testing.assert_allclose(value, 0.0, atol=1e-6)
+
+
+def test_double_noise_is_on_every_download_too():
+  options = {'noise': {'beta': 0.1, 'double': True}}
+  (part,) = compose.load(('noise',), options, algorithms)
+  leaves = {'params/w': jnp.zeros((200, 50)), 'batch_stats/bn/var': jnp.ones(3)}
+  sent = handmade.context(types.Broadcast, shared=leaves, messages={})
+  noisy = part.transport.down(sent, jax.random.key(0)).shared
+  assert 0.098 < np.std(noisy['params/w']) < 0.102
+  np.testing.assert_array_equal(noisy['batch_stats/bn/var'], 1.0)

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -35,12 +37,12 @@ def test_fields_reach_the_network():
   never = build.network(config, 4, (16, 8, 3))
   config.mixstyle.probability = 1.0
   always = build.network(config, 4, (16, 8, 3))
-  variables = model.init(jax.random.key(0))
+  variables = jax.jit(model.init)(jax.random.key(0))
 
   def features(model):
     key = jax.random.key(1)
-    outputs, _ = model.apply(variables, images, train=True, key=key)
-    return np.asarray(outputs.feature)
+    run = jax.jit(functools.partial(model.apply, train=True))
+    return np.asarray(run(variables, images, key=key)[0].feature)
 
   assert abs(features(never) - features(always)).max() > 1e-3
 
@@ -51,8 +53,6 @@ def test_fields_reach_the_network():
     ({'model.variant': 'plain'}, "model.variant.*set it to 'mixstyle'"),
     ({'mixstyle.stages': ()}, 'no stage is mixed'),
     ({'mixstyle.stages': (1, 5)}, 'stage 5 of a network with 4'),
-    ({'mixstyle.alpha': 0.0}, 'out of range'),
-    ({'mixstyle.probability': 1.5}, 'out of range'),
   ],
 )
 def test_configurations_that_cannot_run(changes, message):

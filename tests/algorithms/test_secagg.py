@@ -246,20 +246,3 @@ def test_a_run_warns_of_clipped_values():
   warn = secagg.make().warn
   assert warn and not warn({'clipped': 1e-4, 'aborted': 1.0})
   assert 'secagg.bound' in warn({'clipped': 0.01, 'aborted': 0.0})
-
-
-@pytest.mark.slow
-def test_runs_have_the_same_bits_on_any_number_of_devices(config):
-  found = []
-  for devices, masks in ((1, True), (2, True), (4, False)):
-    method = (fedpav.make(), secagg.make(secagg.Options(masks=masks)))
-    executor, variables, _ = toy.make_executor(config, CLIENTS, method, devices)
-    server, _, logs = toy.run(executor, variables, 2)
-    assert logs[1]['metrics']['secagg_survivors'] == 4
-    found.append(server.shared)
-  toy.assert_equal_trees(found[0], found[1])
-  toy.assert_equal_trees(found[0], found[2])
-  executor, variables, _ = toy.make_executor(config, CLIENTS, (fedpav.make(),))
-  toy.assert_close_trees(
-    found[0], toy.run(executor, variables, 2)[0].shared, 1e-5
-  )

@@ -375,19 +375,18 @@ def test_lost_clients_keep_the_controls_they_had(config):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'names', [('fedavg', 'dppt'), ('fedpav', 'scaffold'), ('fedpav', 'fednova')]
-)
-def test_runs_are_near_those_without(config, names):
+def test_runs_are_near_those_without(config):
   """The models of a round and what the server keeps, on 1 and 2 devices."""
   people = tuple(c._replace(num_identities=5) for c in CLIENTS)
   found = []
   for beside, devices in ((), 1), (('secagg',), 1), (('secagg',), 2):
-    method = compose.load((*names, *beside), {}, algorithms)
+    names = 'fedavg', 'fednova', 'scaffold', 'dppt', *beside
+    method = compose.load(names, {}, algorithms)
     executor, variables, _ = toy.make_executor(config, people, method, devices)
     server, _, _ = toy.run(executor, variables, 2 if beside else 1)
     first, _, _ = toy.run(executor, variables, 1)
-    found.append((first.shared, first.states.get(names[1], ()), server.shared))
+    kept = {n: x for n, x in first.states.items() if n != 'secagg'}
+    found.append((first.shared, kept, server.shared))
   toy.assert_close_trees(found[0][:2], found[1][:2], 2e-5)
   toy.assert_equal_trees(found[1], found[2])
 

@@ -68,7 +68,7 @@ def metrics_of(workdir):
 @pytest.mark.slow
 def test_synthetic_recipe_end_to_end(tmp_path):
   flags = f'--config=configs/dfh.py:{TINY}', f'--workdir={tmp_path}'
-  code, out, err = commands.finish(launch(*flags))
+  code, out, err = commands.launch('main', *flags)
   assert code == 0, err
   assert 'unseen targets' in out and 'rank10' in out
   assert 'reading the images' in out and 'compiling a round' in out
@@ -81,46 +81,39 @@ def test_synthetic_recipe_end_to_end(tmp_path):
 
 @pytest.mark.slow
 def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
-  code, out, err = commands.finish(launch(*folder_flags(tree, tmp_path)))
+  def evaluate(*flags):
+    return commands.launch('evaluate', f'--workdir={tmp_path}', *flags)
+
+  flags = folder_flags(tree, tmp_path, 'fedpav', rounds=2)
+  code, _, err = commands.launch('main', *flags)
   assert code == 0, err
   trained = dict(metrics_of(tmp_path))
-  for which, round_ in (('latest', 4), ('4', 4)):
-    code, out, err = commands.finish(
-      launch(f'--workdir={tmp_path}', f'--checkpoint={which}', door='evaluate')
-    )
-    assert code == 0, err
-    files = tmp_path.glob(f'evaluation-{round_}-*.json')
-    found = [json.loads(file.read_text()) for file in files]
-    (own,) = (one for one in found if one['checkpoint'] == which)
-    assert own['entries'][0]['metrics'] == trained[round_]
-  code, _, err = commands.finish(
-    launch(
-      f'--workdir={tmp_path}',
-      '--checkpoint=best',
-      *('--set=data.targets=("east",)', '--set=data.allow_overlap=True'),
-      door='evaluate',
-    )
+  code, _, err = evaluate('--checkpoint=2')
+  assert code == 0, err
+  (file,) = tmp_path.glob('evaluation-2-*.json')
+  own = json.loads(file.read_text())
+  assert own['checkpoint'] == '2'
+  assert own['entries'][0]['metrics'] == trained[2]
+  code, _, err = evaluate(
+    '--checkpoint=best',
+    *('--set=data.targets=("east",)', '--set=data.allow_overlap=True'),
   )
   assert code == 0, err
-  code, _, err = commands.finish(
-    launch(f'--workdir={tmp_path}', '--checkpoint=77', door='evaluate')
-  )
+  code, _, err = evaluate('--checkpoint=77')
   assert code == 4 and err.startswith('error[4]: no checkpoint 77')
-  (tmp_path / 'checkpoints' / 'manifest-4.json').write_bytes(b'')
-  code, out, err = commands.finish(
-    launch(f'--workdir={tmp_path}', door='evaluate')
-  )
+  (tmp_path / 'checkpoints' / 'manifest-2.json').write_bytes(b'')
+  code, _, err = evaluate()
   assert code == 0, err
-  assert err.startswith('warning: checkpoint 4 passed over, round ')
-  assert 'manifest-4.json' in err
+  assert err.startswith('warning: checkpoint 2 passed over, round ')
+  assert 'manifest-2.json' in err
 
 
 @pytest.mark.slow
 def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path):
-  kills = 4
-  fields = {'rounds': 4 + kills, 'checkpoint_every': 3, 'track': '("csv",)'}
+  kills = 2
+  fields = {'rounds': 4 + kills, 'checkpoint_every': 2, 'track': '("csv",)'}
   whole = folder_flags(tree, tmp_path / 'whole', **fields)
-  assert commands.finish(launch(*whole))[0] == 0
+  assert commands.launch('main', *whole)[0] == 0
   cut = folder_flags(tree, tmp_path / 'cut', **fields)
   rng = np.random.default_rng(0)
   killed = 0
@@ -136,7 +129,7 @@ def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path):
       time.sleep(0.01)
     killed += commands.finish(process)[0] == -signal.SIGKILL
   assert killed
-  code, _, err = commands.finish(launch(*cut))
+  code, _, err = commands.launch('main', *cut)
   assert code == 0, err
   assert metrics_of(tmp_path / 'cut') == metrics_of(tmp_path / 'whole')
   assert numbers_of(tmp_path / 'cut') == numbers_of(tmp_path / 'whole')
@@ -164,9 +157,9 @@ def launch_two(flags, *others):
 
 @pytest.mark.slow
 def test_two_processes_are_one_run(tree, tmp_path):
-  flags = folder_flags(tree, tmp_path / 'one')
+  flags = folder_flags(tree, tmp_path / 'one', rounds=2)
   assert commands.finish(launch(*flags, JAX_NUM_CPU_DEVICES='2'))[0] == 0
-  both = launch_two(folder_flags(tree, tmp_path / 'two'))
+  both = launch_two(folder_flags(tree, tmp_path / 'two', rounds=2))
   ends = [commands.finish(process) for process in both]
   assert [code for code, _, _ in ends] == [0, 0], ends
   assert metrics_of(tmp_path / 'two') == metrics_of(tmp_path / 'one')
@@ -195,9 +188,7 @@ def test_the_loss_of_a_process_ends_the_other_in_time(
   tree, tmp_path, victim, number, more_s
 ):
   """The limits are those of docs/errors.md; a process that hangs fails."""
-  endless = folder_flags(
-    tree, tmp_path, rounds=10**6, checkpoint_every=10**6, **NO_EVALUATION
-  )
+  endless = folder_flags(tree, tmp_path, 'fedpav', **ENDLESS)
   both = launch_two((*endless, f'--heartbeat_s={HEARTBEAT_S}'))
   wait_for_rounds(tmp_path, both)
   both[victim].send_signal(number)
@@ -216,23 +207,19 @@ def test_the_loss_of_a_process_ends_the_other_in_time(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('victim', [0, 1])
-def test_a_signal_to_one_process_stops_both_after_a_save(
-  tree, tmp_path, victim
-):
-  endless = folder_flags(
-    tree, tmp_path, rounds=10**6, checkpoint_every=10**6, **NO_EVALUATION
-  )
-  both = launch_two(endless)
+def test_a_signal_to_one_process_stops_both_after_a_save(tree, tmp_path):
+  both = launch_two(folder_flags(tree, tmp_path, 'fedpav', **ENDLESS))
   wait_for_rounds(tmp_path, both)
-  both[victim].send_signal(signal.SIGTERM)
+  both[1].send_signal(signal.SIGTERM)
   ends = [commands.finish(process) for process in both]
   assert [code for code, _, _ in ends] == [143, 143], ends
   saved = ends[0][1].rpartition('saved after round ')[2].partition(',')[0]
   assert (tmp_path / 'checkpoints' / saved).is_dir()
 
 
-NO_EVALUATION = {'evaluation.every': 10**6}
+ENDLESS = dict.fromkeys(
+  ('rounds', 'checkpoint_every', 'evaluation.every'), 10**6
+)
 
 
 def wait_for_rounds(workdir, processes):

@@ -1,3 +1,5 @@
+import functools
+import math
 import os
 
 import jax
@@ -6,7 +8,12 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data.synthetic import photographs, shifts, synthetic_source
+from fedreid_jax.data.synthetic import (
+  photographs,
+  shifts,
+  synthetic_source,
+  worlds,
+)
 
 
 def plaza(**fields):
@@ -69,28 +76,44 @@ OPTIONS = {'height': 16, 'width': 8}
 
 
 @pytest.fixture
-def rendered(monkeypatch, tmp_path):
-  """Arguments of the calls that rendered, with nothing kept before them."""
-  calls = []
-  real = photographs.generate
-
-  def generate(*sizes, **options):
-    calls.append((sizes, options))
-    return real(*sizes, **options)
-
-  monkeypatch.setattr(photographs, 'generate', generate)
+def nothing_kept(monkeypatch, tmp_path):
+  """An empty cache, in memory and on disk."""
   monkeypatch.setattr(synthetic_source, 'folder', lambda: tmp_path / 'images')
   synthetic_source._kept.cache_clear()
-  yield calls
+  yield
   synthetic_source._kept.cache_clear()
+
+
+@pytest.fixture
+def rendered(monkeypatch, nothing_kept):
+  """Arguments of the calls that rendered, which drew noise of their own."""
+  calls = []
+
+  def generate(*sizes, height, width, **options):
+    calls.append((sizes, options))
+    given = repr((sizes, height, width, sorted(options.items())))
+    rng = np.random.default_rng([*given.encode()])
+    shape = math.prod(sizes[1:]), height, width, 3
+    images = rng.integers(0, 256, shape, dtype=np.uint8)
+    zeros = np.zeros(len(images), np.int32)
+    return photographs.Sample(images, zeros, zeros)
+
+  monkeypatch.setattr(photographs, 'generate', generate)
+  return calls
+
+
+@pytest.mark.usefixtures('nothing_kept')
+def test_kept_images_are_those_of_the_renderer():
+  expected = photographs.generate(*SIZES, **OPTIONS).images
+  np.testing.assert_array_equal(
+    synthetic_source.kept_images(*SIZES, **OPTIONS), expected
+  )
 
 
 def test_images_are_rendered_once(rendered):
   one = synthetic_source.kept_images(*SIZES, **OPTIONS)
   assert synthetic_source.kept_images(*SIZES, **OPTIONS) is one
-  expected = photographs.generate(*SIZES, **OPTIONS).images
-  np.testing.assert_array_equal(one, expected)
-  assert len(rendered) == 2
+  assert len(rendered) == 1
   with pytest.raises(ValueError, match='read-only'):
     one[0] = 0
 
@@ -198,47 +221,79 @@ def test_many_images_are_not_kept(rendered, monkeypatch):
   assert not synthetic_source.folder().exists()
 
 
-def targets(*specs, **fields):
+def targets(*specs):
   config = schema.default().data
   config.sources, config.targets = ('plaza',), specs
   config.target_identities, config.target_shots = 3, 2
-  config.height, config.width = 32, 16
-  for name, value in fields.items():
-    config[name] = value
+  config.height, config.width = LARGER['height'], LARGER['width']
   return synthetic_source.load(config).targets
+
+
+# A coarser sensor changes no image of 16 times 8 pixels.
+LARGER = {'height': 64, 'width': 32}
 
 
 def test_a_shifted_domain_has_the_same_persons_in_other_images():
   specs = [f'mall:shift={kind}' for kind in shifts.SHIFTS]
   plain, *shifted = targets('mall', *specs)
   assert plain.images.name == 'mall'
-  before = plain.images.images().astype(int)
-  found = []
   for kind, target in zip(shifts.SHIFTS, shifted, strict=True):
     images = target.images
     assert images.name == target.name == f'mall+{kind}'
     np.testing.assert_array_equal(images.identities, plain.images.identities)
     np.testing.assert_array_equal(images.cameras, plain.images.cameras)
-    found.append(images.images().astype(int))
+  # Every shift is a program of its own. These two have all parts of it.
+  found = [
+    plain.images.images(),
+    *(
+      target.images.images()
+      for target in shifted
+      if target.name in ('mall+clothing', 'mall+all')
+    ),
+  ]
+  assert len(found) == 3
+  assert_differ(found)
+
+
+def assert_differ(found):
+  found = [images.astype(int) for images in found]
   for k, one in enumerate(found):
-    assert np.abs(one - before).mean() > 2, shifts.SHIFTS[k]
-    assert all(np.abs(one - other).mean() > 2 for other in found[:k])
+    for other in found[:k]:
+      assert np.abs(one - other).mean() > 2
 
 
 def test_what_a_shift_changes():
   """Noise: neighbouring pixels. Resolution: edges. Colour: the mean colour."""
+  world = worlds.find('synthetic')
+  each = np.arange(photographs._BATCH, dtype=np.int32)
+  ids = np.full_like(each, 3), 60 + each // 8, each // 2 % 4, each % 2
+  which = np.uint32(0), np.int32(0), np.float32(0)
+  person, camera, shot, infrared = photographs._sample_batch(
+    *which, *ids, world=world, shift=''
+  )
 
-  def measured(spec):
-    (target,) = targets(spec, height=64, width=32)
-    images = target.images.images().astype(float)
-    steps = np.abs(np.diff(images, axis=2)).mean()
-    return steps, images.mean((0, 1, 2))
+  @functools.partial(jax.jit, static_argnums=0)
+  def shifted(kind, camera, shot):
+    return jax.vmap(functools.partial(shifts.scene, kind))(camera, shot)
 
-  steps, colour = measured('mall')
-  assert measured('mall:shift=noise')[0] > 1.2 * steps
-  assert measured('mall:shift=resolution')[0] < 0.8 * steps
-  other = measured('mall:shift=colour')[1]
-  assert np.ptp(other / colour) > 0.05
+  def photograph(camera, shot):
+    scenes = person, camera, shot, infrared
+    return np.asarray(
+      photographs._photograph_batch(scenes, view=world.view, **LARGER)
+    )
+
+  found = {'': photograph(camera, shot)}
+  for kind in ('colour', 'resolution', 'viewpoint', 'background', 'noise'):
+    found[kind] = photograph(*shifted(kind, camera, shot))
+  assert_differ(found.values())
+
+  def steps(kind):
+    return np.abs(np.diff(found[kind].astype(float), axis=2)).mean()
+
+  assert steps('noise') > 1.2 * steps('')
+  assert steps('resolution') < 0.8 * steps('')
+  colours = [found[kind].mean((0, 1, 2)) for kind in ('', 'colour')]
+  assert np.ptp(colours[1] / colours[0]) > 0.05
 
 
 def test_a_shifted_domain_is_no_unseen_one_if_its_domain_is_trained_on():

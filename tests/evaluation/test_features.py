@@ -69,12 +69,13 @@ def test_feature_before_the_neck_is_another(network):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('shallow')
 def test_each_modality_has_its_own_stem():
   config = toy.toy_config()
   config.model.name, config.model.width = 'resnet18', 1 / 32
   config.model.small_stem, config.model.modality_specific_stages = True, 1
   model = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
-  variables = model.init(jax.random.key(0))
+  variables = jax.jit(model.init)(jax.random.key(0))
   transforms = augment.make(config.augment, (0.5,), (0.25,))
   run = features.make_extractor(
     model,

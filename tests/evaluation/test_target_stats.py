@@ -1,5 +1,7 @@
 """Moments of the gallery: by hand, by training mode, and through tests."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -46,10 +48,16 @@ def adapt(parts, target=TARGET, **fields):
   return target_stats.adapt(measure, variables, target, given(**fields))
 
 
+@functools.cache
+def compiled_once(apply):
+  return jax.jit(apply, static_argnames='train')
+
+
 def embedded(parts, variables, rows, train=False):
   model, _, transforms = parts
   view = transforms.test(IMAGES.images()[rows])
-  return np.asarray(model.apply(variables, view, train=train)[0].embedding)
+  apply = compiled_once(model.apply)
+  return np.asarray(apply(variables, view, train=train)[0].embedding)
 
 
 def by_hand(values, *trials, **fields):
@@ -146,7 +154,7 @@ def test_moments_of_the_first_layer_are_those_of_all_images(parts, batch):
   model, variables, transforms = parts
   (adapted,), _ = adapt(parts, rule='target', batch=batch)
   pixels = transforms.test(IMAGES.images()[~QUERIES])
-  layers = jax.device_get(model.measure(variables, pixels)[1])
+  layers = jax.device_get(jax.jit(model.measure)(variables, pixels)[1])
   name = min(n for n in layers if n.startswith('backbone'))
   for kind in ('mean', 'var'):
     np.testing.assert_allclose(
@@ -181,6 +189,7 @@ def test_parameters_stay(parts, rule):
     assert changed == {n for n in variables if n.startswith('batch_stats/')}
 
 
+@pytest.mark.usefixtures('shallow')
 def test_a_layer_without_gallery_images_keeps_its_moments(parts):
   config = toy.toy_config()
   config.model.name, config.model.width = 'resnet18', 1 / 16

@@ -8,6 +8,12 @@ import pytest
 from fedreid_jax.losses import hallucination, metric
 
 KEY = jax.random.key(0)
+draw = jax.jit(hallucination.draw, static_argnums=2)
+per_domain = jax.jit(hallucination.per_domain)
+novel_domain = jax.jit(
+  hallucination.novel_domain,
+  static_argnames=('novel', 'mix_weights', 'mix_own'),
+)
 
 
 def dfs(num=3, dim=5, mean_variance=1.0, spread=0.01):
@@ -25,15 +31,15 @@ def batch(dim=5, size=6):
 
 def test_mean_zero_and_variance_one_give_back_the_embedding():
   b = batch()
-  out = hallucination.per_domain(jnp.zeros((2, 5)), jnp.ones((2, 5)), b)
+  out = per_domain(jnp.zeros((2, 5)), jnp.ones((2, 5)), b)
   np.testing.assert_array_equal(out, np.stack([b, b]))
 
 
 def test_distances_do_not_depend_on_the_mean():
   """The triplet loss on F_k sees sigma_k only (methods: DFH, 14.4)."""
   b, variances = batch(), jnp.full((2, 5), 2.0)
-  near = hallucination.per_domain(jnp.zeros((2, 5)), variances, b)
-  far = hallucination.per_domain(jnp.full((2, 5), 3.0), variances, b)
+  near = per_domain(jnp.zeros((2, 5)), variances, b)
+  far = per_domain(jnp.full((2, 5), 3.0), variances, b)
   np.testing.assert_allclose(
     metric.pairwise_distance(near[0]),
     metric.pairwise_distance(far[0]),
@@ -43,7 +49,7 @@ def test_distances_do_not_depend_on_the_mean():
 
 @pytest.mark.parametrize('rule', get_args(hallucination.Negative))
 def test_draws_are_positive_and_finite_when_variance_would_be_negative(rule):
-  drawn = hallucination.draw(KEY, dfs(mean_variance=0.01, spread=4.0), rule)
+  drawn = draw(KEY, dfs(mean_variance=0.01, spread=4.0), rule)
   assert np.isfinite(drawn.means).all()
   assert (np.asarray(drawn.variances) >= hallucination.FLOOR).all()
   assert np.isfinite(drawn.variances).all()
@@ -60,21 +66,22 @@ def test_resampled_variances_have_the_law_above_zero():
     np.ones(20_000),
   )
   dfs = np.stack([m, v, p, q])[None].astype(np.float32)
-  drawn = hallucination.draw(jax.random.key(0), jnp.asarray(dfs), 'resample')
+  drawn = draw(jax.random.key(0), jnp.asarray(dfs), 'resample')
   assert float(drawn.variances.mean()) == pytest.approx(1.2876, abs=0.02)
 
 
 def test_dead_channels_are_counted_apart_from_negative_draws():
   """Of three domains one has two dead channels of five, none is negative."""
-  dead = dfs().at[1, 2:, :2].set(0.0)
-  drawn = hallucination.draw(KEY, dead, 'clamp')
+  dead = np.array(dfs())
+  dead[1, 2:, :2] = 0
+  drawn = draw(KEY, dead, 'clamp')
   np.testing.assert_allclose(drawn.dead, 2 / 15, rtol=1e-6)
   assert drawn.negative == 0
   np.testing.assert_allclose(drawn.variances[1, :2], hallucination.FLOOR)
 
 
 def test_draws_have_the_moments_they_are_given():
-  many = jax.vmap(lambda k: hallucination.draw(k, dfs(), 'clamp')[:2])(
+  many = jax.jit(jax.vmap(lambda k: draw(k, dfs(), 'clamp')[:2]))(
     jax.random.split(KEY, 4000)
   )
   means, variances = (np.asarray(x) for x in many)
@@ -88,11 +95,11 @@ def novel(
   name, alpha=(1.0, 1.0, 1.0), mix='batch', key=KEY, own='hallucinated'
 ):
   b = batch()
-  drawn = hallucination.draw(KEY, dfs(), 'clamp')
-  out = hallucination.novel_domain(
+  drawn = draw(KEY, dfs(), 'clamp')
+  out = novel_domain(
     key, name, drawn, 10 + b, b, jnp.int32(1), jnp.array(alpha), mix, own
   )
-  every = hallucination.per_domain(drawn.means, drawn.variances, b)
+  every = per_domain(drawn.means, drawn.variances, b)
   if own == 'raw':
     every = every.at[1].set(10 + b)
   return np.asarray(out), np.asarray(every)

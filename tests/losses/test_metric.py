@@ -1,5 +1,6 @@
 from typing import get_args
 
+import compiled
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,11 @@ import pytest
 
 from fedreid_jax.losses import metric
 from fedreid_jax.losses.metric import circle, weighted_triplet
+
+hard_triplet = jax.jit(metric.hard_triplet, static_argnums=3)
+pairwise_distance = jax.jit(metric.pairwise_distance)
+feature_mse = jax.jit(metric.feature_mse, static_argnums=3)
+unit = jax.jit(metric.unit)
 
 
 def test_hard_triplet_worked_numbers():
@@ -18,7 +24,7 @@ def test_hard_triplet_worked_numbers():
   """
   x = jnp.array([[0.0], [3.0], [4.0], [10.0]])
   labels = jnp.array([0, 0, 1, 1])
-  loss = metric.hard_triplet(x, labels, jnp.ones(4, bool), 0.5)
+  loss = hard_triplet(x, labels, jnp.ones(4, bool), 0.5)
   np.testing.assert_allclose(loss, 2.0, rtol=1e-5)
 
 
@@ -26,25 +32,23 @@ def test_padding_changes_nothing():
   x = jnp.array([[0.0], [3.0], [4.0], [10.0], [3.5]])
   labels = jnp.array([0, 0, 1, 1, 0])
   valid = jnp.array([True] * 4 + [False])
-  loss = metric.hard_triplet(x, labels, valid, 0.5)
+  loss = hard_triplet(x, labels, valid, 0.5)
   np.testing.assert_allclose(loss, 2.0, rtol=1e-5)
 
 
 def test_no_negative_in_the_batch_is_zero_not_nan():
   x = jnp.array([[1.0], [2.0]])
   both = jnp.ones(2, bool)
-  loss, grad = jax.value_and_grad(
-    lambda v: metric.hard_triplet(v, jnp.array([0, 0]), both, 0.5)
+  loss, grad = compiled.value_and_grad(
+    lambda v: hard_triplet(v, jnp.array([0, 0]), both, 0.5)
   )(x)
   assert loss == 0
   np.testing.assert_array_equal(grad, np.zeros_like(x))
 
 
 def test_gradient_is_finite_where_all_features_are_equal():
-  grad = jax.grad(
-    lambda v: metric.hard_triplet(
-      v, jnp.array([0, 0, 1, 1]), jnp.ones(4, bool), 0.5
-    )
+  grad = compiled.grad(
+    lambda v: hard_triplet(v, jnp.array([0, 0, 1, 1]), jnp.ones(4, bool), 0.5)
   )(jnp.ones((4, 3)))
   assert np.isfinite(grad).all()
 
@@ -52,9 +56,9 @@ def test_gradient_is_finite_where_all_features_are_equal():
 def test_distances_equal_numpy():
   x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
   expected = np.linalg.norm(x[:, None] - x[None], axis=-1)
-  out = metric.pairwise_distance(jnp.asarray(x))
+  out = pairwise_distance(jnp.asarray(x))
   off = ~np.eye(6, dtype=bool)
-  np.testing.assert_allclose(out[off], expected[off], rtol=1e-4)
+  np.testing.assert_allclose(np.asarray(out)[off], expected[off], rtol=1e-4)
 
 
 def test_a_common_mean_costs_no_digits():
@@ -64,17 +68,17 @@ def test_a_common_mean_costs_no_digits():
   x = x.astype(np.float32)
   wide = x.astype(np.float64)
   expected = np.sqrt(((wide[:, None] - wide[None]) ** 2).sum(-1))
-  out = metric.pairwise_distance(jnp.asarray(x))
+  out = pairwise_distance(jnp.asarray(x))
   np.testing.assert_array_equal(np.diag(out), 0.0)
   np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_gradients_are_finite_where_rows_are_equal():
   def loss(x):
-    return metric.pairwise_distance(x).sum()
+    return pairwise_distance(x).sum()
 
   x = jnp.asarray([[1.0, 2.0], [1.0, 2.0], [4.0, 6.0]])
-  assert np.isfinite(jax.grad(loss)(x)).all()
+  assert np.isfinite(compiled.grad(loss)(x)).all()
   np.testing.assert_allclose(loss(x), 20.0, rtol=1e-5)
 
 
@@ -128,7 +132,7 @@ def test_one_positive_and_one_negative():
   np.testing.assert_allclose(loss(z, [0, 0, 1]), 0.545893 / 9, rtol=1e-4)
 
 
-@pytest.mark.parametrize('seed', range(4))
+@pytest.mark.parametrize('seed', range(2))
 @pytest.mark.parametrize('margin, gamma', [(0.45, 64.0), (0.25, 8.0)])
 def test_against_a_sum_over_pairs(seed, margin, gamma):
   z, labels = sample(seed)
@@ -141,7 +145,7 @@ def test_against_a_sum_over_pairs(seed, margin, gamma):
 
 def test_the_factors_are_constants():
   z, labels = sample()
-  gradient = jax.grad(loss)(jnp.asarray(z, jnp.float32), labels)
+  gradient = compiled.grad(loss)(jnp.asarray(z, jnp.float32), labels)
   expected, step = np.zeros_like(z), 1e-6
   for i, j in np.ndindex(*z.shape):
     ends = []
@@ -166,20 +170,20 @@ def test_padded_rows_do_not_count():
   np.testing.assert_allclose(
     loss(more, padded, valid), loss(z, labels), rtol=1e-5
   )
-  gradient = jax.grad(loss)(jnp.asarray(more, jnp.float32), padded, valid)
+  gradient = compiled.grad(loss)(jnp.asarray(more, jnp.float32), padded, valid)
   assert not np.asarray(gradient)[7:].any()
 
 
 @pytest.mark.parametrize('labels', [[0, 0, 0], [0, 1, 2]])
 def test_anchors_without_a_positive_or_a_negative_add_nothing(labels):
   z = jnp.asarray(sample(num=3)[0], jnp.float32)
-  value, gradient = jax.value_and_grad(loss)(z, labels)
+  value, gradient = compiled.value_and_grad(loss)(z, labels)
   assert value == 0 and not np.asarray(gradient).any()
 
 
 def test_no_valid_row():
   z = jnp.zeros((3, 2))
-  value, gradient = jax.value_and_grad(loss)(z, [0, 0, 1], [False] * 3)
+  value, gradient = compiled.value_and_grad(loss)(z, [0, 0, 1], [False] * 3)
   assert value == 0 and not np.asarray(gradient).any()
 
 
@@ -263,27 +267,27 @@ def test_padded_rows_do_not_count_weighted_triplet(squared):
 @pytest.mark.parametrize('squared', [False, True])
 def test_gradients_are_finite_where_images_coincide(squared):
   features = jnp.ones((4, 3))
-  gradient = jax.grad(loss_weighted_triplet)(
-    features, [0, 0, 1, 1], squared=squared
-  )
+  gradient = compiled.grad(
+    lambda x: loss_weighted_triplet(x, [0, 0, 1, 1], squared=squared)
+  )(features)
   assert np.isfinite(gradient).all()
 
 
 def test_without_a_negative_there_is_no_loss():
   features = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2)))
-  value, gradient = jax.value_and_grad(loss_weighted_triplet)(
+  value, gradient = compiled.value_and_grad(loss_weighted_triplet)(
     features, [0, 0, 0]
   )
   assert value == 0 and not np.asarray(gradient).any()
 
 
 def test_cosines_worked_by_hand():
-  x = jnp.array([[3.0, 4.0], [2.0, 0.0], [1.0, 1.0]])
-  y = jnp.array([[8.0, 6.0], [0.0, 5.0], [-2.0, -2.0]])
-  np.testing.assert_allclose(metric.cosine(x, y), [0.96, 0.0, -1.0], rtol=1e-6)
-  np.testing.assert_allclose(
-    metric.pairwise_cosine(x)[0], [1.0, 0.6, 7 / 50**0.5], rtol=1e-6
-  )
+  x = jnp.array([[3.0, 4.0], [2.0, 0.0], [1.0, 1.0], [3.0, 4.0]])
+  y = jnp.array([[8.0, 6.0], [0.0, 5.0], [-2.0, -2.0], [5.0, 12.0]])
+  found = jax.jit(metric.cosine)(x, y)
+  np.testing.assert_allclose(found, [0.96, 0.0, -1.0, 63 / 65], rtol=1e-6)
+  found = jax.jit(metric.pairwise_cosine)(x)
+  np.testing.assert_allclose(found[0], [1.0, 0.6, 7 / 50**0.5, 1.0], rtol=1e-6)
 
 
 COSINE = jax.jit(jax.value_and_grad(lambda x, y: metric.cosine(x, y).sum()))
@@ -291,19 +295,21 @@ COSINE = jax.jit(jax.value_and_grad(lambda x, y: metric.cosine(x, y).sum()))
 
 @pytest.mark.parametrize('length', [1e-12, 1e-6, 1e6, 1e18])
 def test_the_cosine_does_not_depend_on_lengths(length):
-  x, y = jnp.array([[3.0, 4.0]]), jnp.array([[8.0, 6.0]])
+  x, y, length = np.float32([[3, 4]]), np.float32([[8, 6]]), np.float32(length)
   assert COSINE(length * x, length * x)[0] == 1.0
   value, gradient = COSINE(length * x, length * y)
   np.testing.assert_allclose(value, 0.96, rtol=1e-6)
-  wanted = COSINE(x, y)[1] / length
+  wanted = np.asarray(COSINE(x, y)[1]) / length
   np.testing.assert_allclose(gradient, wanted, rtol=1e-5)
 
 
 def test_zeros_have_no_direction_and_a_finite_gradient():
   zero, one = jnp.zeros((1, 3)), jnp.ones((1, 3))
-  value, grad = jax.value_and_grad(lambda x: metric.cosine(x, one).sum())(zero)
+  value, grad = compiled.value_and_grad(lambda x: metric.cosine(x, one).sum())(
+    zero
+  )
   assert value == 0.0 and np.isfinite(grad).all()
-  np.testing.assert_array_equal(metric.unit(zero), zero)
+  np.testing.assert_array_equal(unit(zero), zero)
 
 
 FEATURES = jnp.array([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0], [9.0, 9.0]])
@@ -345,15 +351,15 @@ def test_lengths_of_centres_do_not_matter_to_the_angle():
 @pytest.mark.parametrize('kind', get_args(metric.Kind))
 def test_without_any_centre_there_is_no_loss(kind):
   nobody = jnp.zeros(3, bool)
-  value, gradient = jax.value_and_grad(loss_rectification)(
-    FEATURES, jnp.zeros_like(CENTRES), nobody, kind
-  )
+  value, gradient = compiled.value_and_grad(
+    lambda x: loss_rectification(x, jnp.zeros_like(CENTRES), nobody, kind)
+  )(FEATURES)
   assert value == 0 and not np.asarray(gradient).any()
 
 
 def test_centres_are_constants():
   for kind in get_args(metric.Kind):
-    gradient = jax.grad(
+    gradient = compiled.grad(
       lambda c, kind=kind: loss_rectification(centres=c, kind=kind)
     )(CENTRES)
     assert not np.asarray(gradient).any()
@@ -361,7 +367,7 @@ def test_centres_are_constants():
 
 def test_a_centre_of_zeros_is_at_right_angles():
   zeros = jnp.zeros_like(CENTRES)
-  value, gradient = jax.value_and_grad(loss_rectification)(FEATURES, zeros)
+  value, gradient = compiled.value_and_grad(loss_rectification)(FEATURES, zeros)
   assert value == 1 and not np.asarray(gradient).any()
   np.testing.assert_allclose(
     loss_rectification(centres=zeros, kind='edu'),
@@ -386,7 +392,7 @@ ALL = jnp.ones(2, bool)
 def test_worked_numbers_distill(normalise, expected):
   student = jnp.array([[3.0, 4.0], [2.0, 0.0]])
   teacher = jnp.array([[0.0, 1.0], [1.0, 0.0]])
-  loss = metric.feature_mse(student, teacher, ALL, normalise)
+  loss = feature_mse(student, teacher, ALL, normalise)
   np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
@@ -395,9 +401,9 @@ def test_rows_that_are_not_real_do_not_count():
   student = jnp.array([[3.0, 4.0], [np.nan, 7.0]])
   teacher = jnp.array([[0.0, 1.0], [1.0, 0.0]])
   valid = jnp.array([True, False])
-  loss = metric.feature_mse(student, teacher, valid, 'none')
+  loss = feature_mse(student, teacher, valid, 'none')
   np.testing.assert_allclose(loss, 9.0)
-  assert metric.feature_mse(student, teacher, valid & False, 'both') == 0
+  assert feature_mse(student, teacher, valid & False, 'both') == 0
 
 
 @pytest.mark.parametrize('normalise', get_args(metric.Normalise))
@@ -408,19 +414,18 @@ def test_the_mean_teacher_has_no_loss_under_every_rule(normalise):
   if normalise == 'both':
     teachers = teachers[:1] * jnp.array([1.0, 2.0, 0.5])[:, None, None]
   if normalise != 'none':
-    teachers = metric.unit(teachers)
+    teachers = unit(teachers)
   teacher = teachers.mean(axis=0)
-  loss = metric.feature_mse(teacher, teacher, ALL, normalise)
+  loss = feature_mse(teacher, teacher, ALL, normalise)
   np.testing.assert_allclose(loss, 0.0, atol=1e-12)
-  assert metric.feature_mse(teacher + 0.1, teacher, ALL, normalise) > 1e-4
+  assert feature_mse(teacher + 0.1, teacher, ALL, normalise) > 1e-4
 
 
 def test_length_of_the_student_matters_unless_both_are_normalised():
-  teacher = metric.unit(jnp.array([[1.0, 2.0], [3.0, -1.0]]))
+  teacher = unit(jnp.array([[1.0, 2.0], [3.0, -1.0]]))
   losses = {
     rule: [
-      float(metric.feature_mse(x * teacher, teacher, ALL, rule))
-      for x in (1.0, 5.0)
+      float(feature_mse(x * teacher, teacher, ALL, rule)) for x in (1.0, 5.0)
     ]
     for rule in get_args(metric.Normalise)
   }
@@ -431,9 +436,9 @@ def test_length_of_the_student_matters_unless_both_are_normalised():
 
 def test_units_and_a_zero_row_have_finite_gradients():
   rows = jnp.array([[3.0, 4.0], [0.0, 0.0]])
-  np.testing.assert_allclose(metric.unit(rows), [[0.6, 0.8], [0.0, 0.0]])
+  np.testing.assert_allclose(unit(rows), [[0.6, 0.8], [0.0, 0.0]])
 
   def loss(x):
-    return metric.feature_mse(x, jnp.ones((2, 2)), ALL, 'both')
+    return feature_mse(x, jnp.ones((2, 2)), ALL, 'both')
 
-  assert np.isfinite(jax.grad(loss)(rows)).all()
+  assert np.isfinite(compiled.grad(loss)(rows)).all()

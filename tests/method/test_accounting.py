@@ -3,7 +3,6 @@
 Bounds keep their side when they are printed.
 """
 
-import functools
 import math
 
 import numpy as np
@@ -145,7 +144,6 @@ def test_epsilon_has_golden_values(noise, rate, steps, wanted, looser):
   'mechanisms, wanted',
   [
     ([Mechanism(4.0, 0.1, 20)], 0.4291),  # 10 of 100 clients, 20 rounds
-    ([Mechanism(1.0, 1.0, 20)], 28.37),  # all clients
     ([Mechanism(1.0, 1 / 6, 200)], 17.52),  # a person in one client,
     ([Mechanism(1.0, 1 / 6, 200)] * 2, 26.50),  # and in two
   ],
@@ -155,38 +153,31 @@ def test_epsilon_of_typical_runs(mechanisms, wanted):
   assert found == pytest.approx(wanted, rel=3e-4)
 
 
-NOISES, RATES, STEPS = (1.0, 2.0, 8.0), (0.01, 0.1, 0.5, 1.0), (1, 40)
-
-
-@functools.cache
-def grid():
-  """Returns epsilons `[noise, rate, steps]` and their Renyi bounds."""
-  mechanisms = [
-    Mechanism(noise, rate, steps)
-    for noise in NOISES
-    for rate in RATES
-    for steps in STEPS
-  ]
-  found = [accounting.epsilon([one], 1e-5) for one in mechanisms]
-  looser = [renyi_epsilon(one, 1e-5) for one in mechanisms]
-  shape = len(NOISES), len(RATES), len(STEPS)
-  return np.reshape(found, shape), np.reshape(looser, shape)
-
-
-@pytest.mark.slow
-def test_epsilon_is_not_above_the_renyi_bound():
-  found, looser = grid()
-  assert (found <= looser).all() and (found > 0).all()
-  tight = looser[looser > 1] / found[looser > 1]
-  assert tight.size > 10 and np.median(tight) < 1.2
-
-
 @pytest.mark.slow
 def test_epsilon_on_a_grid_of_noise_rates_and_steps():
-  found, _ = grid()
+  """Below the bound of Renyi divergences, and near it where it is large."""
+  grid = np.array(
+    [
+      [[(noise, rate, steps) for steps in (1, 40)] for rate in (0.1, 0.5, 1.0)]
+      for noise in (2.0, 8.0)
+    ]
+  )
+
+  def every(bound):
+    found = [
+      bound(Mechanism(noise, rate, int(steps)))
+      for noise, rate, steps in grid.reshape(-1, 3)
+    ]
+    return np.reshape(found, grid.shape[:3])
+
+  found = every(lambda one: accounting.epsilon([one], 1e-5))
+  looser = every(lambda one: renyi_epsilon(one, 1e-5))
   assert (np.diff(found, axis=0) < 0).all()  # more noise
   assert (np.diff(found, axis=1) > 0).all()  # a larger rate
   assert (np.diff(found, axis=2) > 0).all()  # more steps
+  assert (found <= looser).all() and (found > 0).all()
+  tight = looser[looser > 1] / found[looser > 1]
+  assert tight.size > 5 and np.median(tight) < 1.2
 
 
 @pytest.mark.slow
@@ -245,11 +236,9 @@ def test_a_multiplier_reaches_its_target():
 @pytest.mark.parametrize(
   'rate, steps, delta, target, wanted',
   [
-    (1 / 6, 200, 1e-5, 8.0, 1.6257),
     (1 / 6, 200, 1e-5, 3.0, 3.4382),
     (1 / 6, 200, 1e-5, 1.0, 8.9188),
     (0.1, 400, 1e-3, 8.0, 1.1765),
-    (0.1, 400, 1e-3, 1.0, 5.2415),
   ],
 )
 def test_with_sampling_a_multiplier_reaches_its_target(
@@ -267,7 +256,6 @@ def test_an_unreachable_target_is_an_error():
   'mechanism, target',
   [
     (Mechanism(1.0, 1 / 6, 200, 48, 16), 8.0),
-    (Mechanism(1.0, 1 / 6, 200), 3.0),
     (Mechanism(1.0, 1.0, 20), 1.0),
     (Mechanism(1.0, 0.004, 2000), 2.0),  # losses far below the coarse grid
   ],

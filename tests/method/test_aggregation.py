@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,33 +11,35 @@ from fedreid_jax.method import aggregation
 EPS = np.finfo(np.float32).eps
 
 
-def uploads(sizes, values=None):
-  sizes = jnp.asarray(sizes, jnp.float32)
+def uploads(sizes, values):
   num = len(sizes)
-  values = jnp.zeros((num, 3)) if values is None else jnp.asarray(values)
   return types.Upload(
-    jnp.arange(num),
-    {'params/w': values},
-    sizes,
-    jnp.ones(num, int),
-    jnp.ones(num, bool),
+    np.arange(num),
+    {'params/w': np.asarray(values, np.float32)},
+    np.asarray(sizes, np.float32),
+    np.ones(num, int),
+    np.ones(num, bool),
     {},
   )
 
 
-def mean(sizes, values, members=None):
-  sent = uploads(sizes, values)
+@jax.jit
+def reduced(sent, members):
   here = aggregation.valid_uploads(sent)
   members = here[None] if members is None else members & here[None]
   weights = aggregation.normalise(sent.num_examples, members)
   shape = (len(members), *sent.shared['params/w'].shape[1:])
   server = {'params/w': jnp.full(shape, 7.0)}
   out = aggregation.reduce(server, sent.shared, {'params/w': weights})
-  return np.asarray(out['params/w']), np.asarray(weights)
+  return out['params/w'], weights
+
+
+def mean(sizes, values, members=None):
+  return jax.device_get(reduced(uploads(sizes, values), members))
 
 
 # Every number of clients compiles anew, so that a few stand for all.
-sizes_of = st.sampled_from((1, 2, 3, 16)).flatmap(
+sizes_of = st.sampled_from((1, 3, 16)).flatmap(
   lambda num: st.lists(
     st.integers(0, 50_000), min_size=num, max_size=num
   ).filter(any)
@@ -75,7 +78,6 @@ def test_equal_clients_give_back_the_client(sizes, seed):
   np.testing.assert_allclose(out, one, rtol=16 * EPS)
 
 
-@pytest.mark.slow
 @PROPERTY
 @given(sizes_of, st.integers(-3, 3), st.integers(0, 99))
 def test_scaling_sizes_or_values_by_a_power_of_two(sizes, power, seed):
@@ -111,7 +113,7 @@ def test_a_client_that_is_not_finite_does_not_count(bad):
 
 
 def test_empty_group_keeps_its_model_and_groups_do_not_mix():
-  members = jnp.array([[True, True, False], [False] * 3, [False, False, True]])
+  members = np.array([[True, True, False], [False] * 3, [False, False, True]])
   out, _ = mean([1, 1, 9], [[2.0], [4.0], [5.0]], members)
   np.testing.assert_allclose(out, [[3.0], [7.0], [5.0]])
 

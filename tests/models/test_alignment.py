@@ -65,6 +65,7 @@ def test_partners_are_of_the_other_modality_and_the_right_person():
 
 
 def test_partners_are_drawn_by_the_key():
+  @jax.jit
   def draw(seed):
     real = jnp.ones(6, bool)
     key = jax.random.key(seed)
@@ -75,8 +76,9 @@ def test_partners_are_drawn_by_the_key():
 
 
 def test_no_partner_in_the_batch():
-  _, has_same, _, has_other = alignment.partners(
-    jnp.array([0, 0, 1]), jnp.array([0, 0, 1]), jnp.ones(3, bool), KEY
+  both = np.array([0, 0, 1])
+  _, has_same, _, has_other = jax.jit(alignment.partners)(
+    both, both, np.ones(3, bool), KEY
   )
   assert not has_same.any() and has_other.all()
 
@@ -126,8 +128,8 @@ def test_alignment_equals_a_loop_over_images():
 
 
 def test_an_image_aligned_with_itself_is_matched_position_by_position():
-  maps = jnp.eye(5)[None]
-  matching, warped = alignment.warp(3 * maps, maps)
+  maps = np.eye(5, dtype=np.float32)[None]
+  matching, warped = jax.jit(alignment.warp)(3 * maps, maps)
   np.testing.assert_allclose(matching, maps, atol=1e-6)
   np.testing.assert_allclose(warped, maps, atol=1e-6)
 
@@ -140,15 +142,13 @@ def test_matching_is_not_rounded_to_short_floats():
 
 
 def test_without_a_partner_the_map_is_its_own_reconstruction():
-  maps = jnp.asarray(activity())
-  none = jnp.zeros(4, bool)
-  index = jnp.zeros(4, jnp.int32)
-  rebuilt, found = alignment.align(maps, index, none, index, none)
+  maps, index = activity(), np.zeros(4, np.int32)
+  none = np.zeros(4, bool)
+  rebuilt, found = jax.jit(alignment.align)(maps, index, none, index, none)
   np.testing.assert_array_equal(rebuilt, maps)
   assert not found.has_positive.any()
 
 
-@pytest.mark.slow
 def test_masks_have_no_gradient():
   maps, index = jnp.asarray(activity()), jnp.array([1, 0, 3, 2])
   yes = jnp.ones(4, bool)
@@ -156,7 +156,8 @@ def test_masks_have_no_gradient():
   def comask(maps):
     return alignment.align(maps, index, yes, index, yes)[1].comask.sum()
 
-  np.testing.assert_array_equal(jax.grad(comask)(maps), np.zeros_like(maps))
+  gradient = jax.jit(jax.grad(comask))(maps)
+  np.testing.assert_array_equal(gradient, np.zeros_like(maps))
 
 
 @pytest.mark.parametrize('maps', [np.zeros((4, 3, 2, 5)), activity()])
@@ -249,22 +250,15 @@ def test_padding_changes_no_bit_and_gradients_are_finite(network):
 
 
 @pytest.mark.usefixtures('network')
-@pytest.mark.slow
 def test_every_part_may_be_modality_specific():
   """The last part has three rows of each image in training."""
   backbone = alignment.CMAlign(
     'resnet18', 1 / 16, True, 1, modality_specific_stages=5
   )
-  init = jax.jit(
-    lambda k, x: backbone.init(k, x, train=False, modalities=MODALITIES)
-  )
-  maps, _ = backbone.apply(
-    init(KEY, images()),
-    images(),
-    train=True,
-    modalities=MODALITIES,
-    labels=LABELS,
-    rngs={'dropout': KEY},
-    mutable=['batch_stats'],
-  )[0]
+
+  def run(x):
+    variables = backbone.init(KEY, x, train=False, modalities=MODALITIES)
+    return train(backbone, variables, x, KEY, None, LABELS)[0]
+
+  maps, _ = jax.eval_shape(run, images())
   assert len(maps) == 3 * len(MODALITIES)

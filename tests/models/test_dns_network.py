@@ -1,5 +1,6 @@
 import math
 
+import compiled
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,7 @@ def build(variant, dropout=0.01):
 
 def images(num=4):
   values = np.random.default_rng(0).normal(size=(num, *SHAPE))
-  return jnp.asarray(values, jnp.float32)
+  return np.float32(values)
 
 
 @pytest.fixture(params=dns.DOMAINS, name='variant')
@@ -42,9 +43,8 @@ def _network(variant):
   model = networks.wrap(build(variant), SHAPE)
   rng = np.random.default_rng(1)
   variables = {
-    name: jnp.asarray(
-      0.2 * rng.normal(size=leaf.shape) + name.endswith(('scale', 'var')),
-      jnp.float32,
+    name: np.float32(
+      0.2 * rng.normal(size=leaf.shape) + name.endswith(('scale', 'var'))
     )
     for name, leaf in jax.eval_shape(model.init, jax.random.key(0)).items()
   }
@@ -118,22 +118,27 @@ def test_gradients_are_finite_and_padded_rows_change_no_bit(network):
     params = {n: x for n, x in variables.items() if n.startswith('params/')}
     return jax.grad(loss, has_aux=True)(params)
 
-  clean = step(images(), MODALITIES)
+  clean = jax.device_get(step(images(), MODALITIES))
   for name, gradient in clean[0].items():
     assert np.isfinite(gradient).all() and np.any(gradient), name
-  poisoned = step(images().at[3].set(jnp.nan), MODALITIES.at[3].set(1))
+  other = images()
+  other[3] = np.nan
+  poisoned = step(other, MODALITIES.at[3].set(1))
   jax.tree.map(np.testing.assert_array_equal, clean, poisoned)
 
 
-@pytest.mark.slow
 def test_without_a_key_training_has_no_dropout():
   shift = dns.CommonShift(0.5)
   x = images()[:, 0, 0]
-  variables = shift.init(jax.random.key(0), x, train=False)
-  plain = shift.apply(variables, x, train=False)
-  np.testing.assert_array_equal(shift.apply(variables, x, train=True), plain)
-  rngs = {'dropout': jax.random.key(1)}
-  assert (shift.apply(variables, x, train=True, rngs=rngs) != plain).any()
+  variables = compiled.init(shift, x, train=False)
+
+  def run(train, rngs):
+    arrays = {'rngs': rngs}
+    return compiled.apply(shift, variables, x, arrays=arrays, train=train)
+
+  plain = run(False, {})
+  np.testing.assert_array_equal(run(True, {}), plain)
+  assert (run(True, {'dropout': jax.random.key(1)}) != plain).any()
 
 
 def softmax(x, axis):
@@ -145,13 +150,12 @@ def sigmoid(x):
   return 1 / (1 + np.exp(-x))
 
 
-@pytest.mark.slow
 def test_heterogeneous_shift_is_its_definition():
   """The bias map is formed whole here, and the running statistics are 0, 1."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=(2, 3, 2, 4))
   module = dns.HeterogeneousShift()
-  variables = module.init(jax.random.key(1), jnp.asarray(x), train=False)
+  variables = compiled.init(module, x, seed=1, train=False)
   kernel = {
     n: np.asarray(variables['params'][n]['kernel'][0, 0], np.float64)
     for n in ('reduce', 'rows', 'columns')
@@ -166,7 +170,7 @@ def test_heterogeneous_shift_is_its_definition():
   rows = sigmoid(y[:, :3] @ kernel['rows'])
   columns = sigmoid(y[:, 3:] @ kernel['columns'])
   expected = x * rows[:, :, None] * columns[:, None]
-  found, extras = module.apply(variables, jnp.asarray(x), train=False)
+  found, extras = compiled.apply(module, variables, x, train=False)
   np.testing.assert_allclose(found, expected, atol=1e-5)
   np.testing.assert_allclose(
     extras['average'], expected.mean((1, 2)), atol=1e-5
@@ -176,7 +180,7 @@ def test_heterogeneous_shift_is_its_definition():
 def test_common_shift_is_its_definition():
   x = np.random.default_rng(0).normal(size=(3, 6))
   module = dns.CommonShift(0.1)
-  variables = module.init(jax.random.key(1), jnp.asarray(x), train=False)
+  variables = compiled.init(module, x, seed=1, train=False)
   params = jax.tree.map(lambda p: np.asarray(p, np.float64), variables)
   hidden, out = (params['params'][n]['kernel'] for n in ('hidden', 'shifted'))
   assert hidden.shape == (6, 24)
@@ -185,5 +189,5 @@ def test_common_shift_is_its_definition():
   y = y / np.sqrt((y * y).mean(axis=1, keepdims=True) + 1e-5) @ hidden
   y = y * (1 + np.vectorize(math.erf)(y / math.sqrt(2))) / 2
   np.testing.assert_allclose(
-    module.apply(variables, jnp.asarray(x), train=False), y @ out, atol=1e-5
+    compiled.apply(module, variables, x, train=False), y @ out, atol=1e-5
   )

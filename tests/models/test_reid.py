@@ -1,3 +1,4 @@
+import compiled
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -8,8 +9,6 @@ from flax import traverse_util
 
 from fedreid_jax import errors
 from fedreid_jax.models import networks, resnet
-
-BATCH_STATS = ['batch_stats']
 
 
 def make(num_classes=6, **changes):
@@ -44,7 +43,24 @@ def name(request, monkeypatch):
 
 def images(num=4, size=(8, 8, 3)):
   values = np.random.default_rng(0).standard_normal((num, *size))
-  return jnp.asarray(values, jnp.float32)
+  return np.float32(values)
+
+
+def apply(model, variables, *inputs, **given):
+  """Outputs in evaluation; arrays are given by name."""
+  return compiled.apply(model, variables, *inputs, arrays=given, train=False)
+
+
+def measured(model, variables, *inputs, **given):
+  """Outputs and new statistics in training; arrays are given by name."""
+  return compiled.apply(
+    model,
+    variables,
+    *inputs,
+    arrays=given,
+    train=True,
+    mutable=('batch_stats',),
+  )
 
 
 def shapes_of(model, size=(8, 8, 3)):
@@ -65,11 +81,13 @@ def shapes_of(model, size=(8, 8, 3)):
 )
 def test_parameter_counts_are_those_of_torchvision(name, trunk, features):
   model = make(name=name, width=1.0, small_stem=False)
-  variables = shapes_of(model, (64, 32, 3))
-  assert toy.num_parameters(variables['params']['backbone']) == trunk
-  outputs = jax.eval_shape(
-    lambda v: model.apply(v, jnp.zeros((2, 64, 32, 3)), train=False), variables
+  outputs, variables = jax.eval_shape(
+    lambda key: model.init_with_output(
+      key, jnp.zeros((2, 64, 32, 3)), train=False
+    ),
+    jax.random.key(0),
   )
+  assert toy.num_parameters(variables['params']['backbone']) == trunk
   assert outputs.feature.shape == (2, features)
 
 
@@ -122,7 +140,7 @@ def test_parameter_paths_and_shapes(neck, names, embedding):
 
 def test_initial_classifier_and_necks_have_the_published_deviations():
   model = make(500, neck='bottleneck', bottleneck=512, features=(4, 256))
-  params = model.init(jax.random.key(0), images(), train=False)['params']
+  params = compiled.init(model, images(), train=False)['params']
   assert float(params['classifier']['kernel'].std()) == pytest.approx(
     1e-3, rel=0.02
   )
@@ -136,11 +154,9 @@ def test_initial_classifier_and_necks_have_the_published_deviations():
 
 
 def test_mapping_is_the_bottleneck_rectified():
-  variables = make(neck='bottleneck').init(
-    jax.random.key(0), images(), train=False
-  )
+  variables = compiled.init(make(neck='bottleneck'), images(), train=False)
   linear, rectified = (
-    make(neck=neck).apply(variables, images(), train=False).embedding
+    apply(make(neck=neck), variables, images()).embedding
     for neck in ('bottleneck', 'mapping')
   )
   assert (linear < 0).any()
@@ -150,11 +166,10 @@ def test_mapping_is_the_bottleneck_rectified():
 @pytest.mark.parametrize('neck', ['bottleneck', 'mapping'])
 def test_training_drops_features_only_with_a_key(neck):
   model = make(neck=neck, bottleneck=64)
-  variables = model.init(jax.random.key(0), images(), train=False)
+  variables = compiled.init(model, images(), train=False)
 
   def embed(network, rngs):
-    arguments = dict(train=True, mutable=BATCH_STATS, rngs=rngs)
-    return network.apply(variables, images(), **arguments)[0].embedding
+    return measured(network, variables, images(), rngs=rngs)[0].embedding
 
   whole = embed(model, {})
   dropped = embed(model, {'dropout': jax.random.key(1)})
@@ -168,27 +183,31 @@ def test_training_drops_features_only_with_a_key(neck):
 
 def test_padded_identities_score_a_large_negative():
   model = make()
-  variables = model.init(jax.random.key(0), images(), train=False)
+  variables = compiled.init(model, images(), train=False)
 
   @jax.jit
   def logits(num):
     return model.apply(
-      variables, images(), train=False, num_identities=num
+      variables, jnp.asarray(images()), train=False, num_identities=num
     ).logits
 
-  free = model.apply(variables, images(), train=False)
+  free = apply(model, variables, images())
   for num in (2, 6):
     found = logits(num)
     np.testing.assert_allclose(found[:, :num], free.logits[:, :num], atol=1e-6)
     np.testing.assert_array_equal(found[:, num:], np.full((4, 6 - num), -1e9))
-  again = model.apply(variables, free.embedding, 2, method='classify')
+  again = compiled.apply(model, variables, free.embedding, 2, method='classify')
   np.testing.assert_allclose(again, logits(2), atol=1e-6)
 
 
-@pytest.mark.parametrize('neck', ['bnneck', 'bottleneck'])
+@pytest.mark.parametrize(
+  'name, neck',
+  [('convnet', 'bottleneck'), ('resnet18', 'bnneck')],
+  indirect=['name'],
+)
 def test_padded_samples_change_no_bit_whatever_they_hold(name, neck):
   model = make(name=name, neck=neck, dropout=0.0)
-  variables = model.init(jax.random.key(0), images(), train=False)
+  variables = compiled.init(model, images(), train=False)
   mask = jnp.asarray([True, True, True, False])
 
   @jax.jit
@@ -199,7 +218,7 @@ def test_padded_samples_change_no_bit_whatever_they_hold(name, neck):
         batch,
         train=True,
         mask=mask,
-        mutable=BATCH_STATS,
+        mutable=['batch_stats'],
         rngs={'dropout': jax.random.key(1)},
       )
       real = jnp.where(mask[:, None], outputs.logits, 0)
@@ -210,19 +229,19 @@ def test_padded_samples_change_no_bit_whatever_they_hold(name, neck):
   batch = images()
   clean = step(batch)
   for poison in (jnp.nan, 7.0):
-    poisoned = step(batch.at[3].set(poison))
-    jax.tree.map(np.testing.assert_array_equal, clean, poisoned)
+    poisoned = batch.copy()
+    poisoned[3] = poison
+    jax.tree.map(np.testing.assert_array_equal, clean, step(poisoned))
   jax.tree.map(lambda leaf: np.isfinite(leaf).all() or pytest.fail(), clean)
 
 
 def test_masked_batch_equals_the_smaller_batch():
   model = make()
-  variables = model.init(jax.random.key(0), images(), train=False)
-  arguments = dict(train=True, mutable=BATCH_STATS)
-  padded, padded_stats = model.apply(
-    variables, images(), mask=jnp.arange(4) < 3, **arguments
+  variables = compiled.init(model, images(), train=False)
+  padded, padded_stats = measured(
+    model, variables, images(), mask=np.arange(4) < 3
   )
-  small, small_stats = model.apply(variables, images()[:3], **arguments)
+  small, small_stats = measured(model, variables, images()[:3])
   np.testing.assert_allclose(padded.logits[:3], small.logits, atol=1e-5)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
@@ -233,16 +252,16 @@ def test_masked_batch_equals_the_smaller_batch():
 
 def test_bfloat16_keeps_float32_parameters_statistics_and_outputs(name):
   exact, half = make(name=name), make(name=name, dtype='bfloat16')
-  variables = half.init(jax.random.key(0), images(), train=False)
-  outputs, updated = half.apply(
-    variables, images(), train=True, mutable=BATCH_STATS
-  )
+  variables = compiled.init(half, images(), train=False)
+  outputs, updated = measured(half, variables, images())
   for leaf in jax.tree.leaves((variables, outputs, updated)):
     assert leaf.dtype == jnp.float32
-  maps = half.bind(variables).backbone(images(), train=False)[0]
+  maps = jax.eval_shape(
+    lambda x: half.bind(variables).backbone(x, train=False)[0], images()
+  )
   assert maps.dtype == jnp.bfloat16
-  expected = exact.apply(variables, images(), train=False)
-  found = half.apply(variables, images(), train=False)
+  expected = apply(exact, variables, images())
+  found = apply(half, variables, images())
   np.testing.assert_allclose(found.feature, expected.feature, atol=0.05)
 
 
@@ -257,19 +276,9 @@ def test_a_modality_without_images_keeps_its_running_statistics(
 ):
   monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1,)))
   model = make(name='resnet18', modality_specific_stages=1)
-  x = images()
-  variables = jax.jit(lambda k: model.init(k, x, train=False))(
-    jax.random.key(0)
-  )
-  _, updated = jax.jit(
-    lambda v: model.apply(
-      v,
-      x,
-      train=True,
-      modalities=jnp.full(len(x), 1 - absent),
-      mutable=BATCH_STATS,
-    )
-  )(variables)
+  variables = compiled.init(model, images(), train=False)
+  modalities = np.full(4, 1 - absent, np.int32)
+  _, updated = measured(model, variables, images(), modalities=modalities)
   for name in ('bn1', 'infrared_bn1'):
     before = variables['batch_stats']['backbone'][name]
     after = updated['batch_stats']['backbone'][name]

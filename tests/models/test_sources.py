@@ -196,11 +196,6 @@ def reshaped(name, *shape):
       r'module\.base\.norm\.weight is \[31\], not \[32\]',
     ),
     (
-      'torchreid',
-      without('module.conv3.1.gate.fc2.weight'),
-      r'no tensor conv3\.1\.gate\.fc2\.weight',
-    ),
-    (
       'fast-reid',
       added('backbone.layer1.0.se.fc.0.weight', 4, 4),
       r'the network has no backbone\.layer1\.0\.se\.fc\.0\.weight \[4, 4\]',

@@ -1,3 +1,6 @@
+import functools
+
+import compiled
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +16,7 @@ SHAPE = (5, 4, 3, 6)
 
 def maps(seed=0, shape=SHAPE):
   values = np.random.default_rng(seed).normal(0.5, 1.0, shape)
-  return jnp.asarray(np.maximum(values, 0), jnp.float32)
+  return np.float32(np.maximum(values, 0))
 
 
 def mixed_in_numpy(x, order, share):
@@ -31,28 +34,27 @@ ORDER = np.array([3, 0, 4, 1, 2])
 SHARE = np.array([[0.0], [1.0], [0.25], [0.9], [0.5]], np.float32)
 
 
+def mixed_with(*arrays):
+  return jax.device_get(jax.jit(styles.mixed_with)(*arrays))
+
+
 def test_a_worked_image():
   """Styles (2, 1) and (6, 3), mixed by halves, are (4, 2)."""
-  x = jnp.asarray([[1, 3], [3, 9]], jnp.float32).reshape(2, 2, 1, 1)
-  found = styles.mixed_with(x, jnp.array([1, 0]), jnp.full((2, 1), 0.5))
+  x = np.float32([[1, 3], [3, 9]]).reshape(2, 2, 1, 1)
+  found = mixed_with(x, np.array([1, 0]), np.full((2, 1), 0.5, np.float32))
   np.testing.assert_allclose(found.reshape(2, 2), [[2, 6], [2, 6]], rtol=1e-5)
 
 
 def test_mixing_equals_the_definition():
-  found = styles.mixed_with(maps(), jnp.asarray(ORDER), jnp.asarray(SHARE))
+  found = mixed_with(maps(), ORDER, SHARE)
   np.testing.assert_allclose(
     found, mixed_in_numpy(maps(), ORDER, SHARE), atol=1e-5
   )
   # An image with all of its own style is itself.
   np.testing.assert_allclose(found[1], maps()[1], atol=1e-6)
-
-
-@pytest.mark.parametrize('mutant', ['order', 'share'])
-def test_another_order_or_share_is_another_result(mutant):
-  order = np.roll(ORDER, 1) if mutant == 'order' else ORDER
-  share = 1 - SHARE if mutant == 'share' else SHARE
-  found = styles.mixed_with(maps(), jnp.asarray(ORDER), jnp.asarray(SHARE))
-  assert abs(found - mixed_in_numpy(maps(), order, share)).max() > 0.1
+  # Another order or share is another result.
+  for order, share in ((np.roll(ORDER, 1), SHARE), (ORDER, 1 - SHARE)):
+    assert abs(found - mixed_in_numpy(maps(), order, share)).max() > 0.1
 
 
 def test_value_and_gradient_equal_those_of_pytorch():
@@ -73,7 +75,7 @@ def test_value_and_gradient_equal_those_of_pytorch():
     found = styles.mixed_with(x, jnp.asarray(ORDER), jnp.asarray(SHARE))
     return jnp.sin(found).sum(), found
 
-  gradient, found = jax.grad(total, has_aux=True)(maps())
+  gradient, found = jax.jit(jax.grad(total, has_aux=True))(maps())
   np.testing.assert_allclose(
     found, wanted.detach().numpy().transpose(0, 2, 3, 1), atol=1e-5
   )
@@ -96,7 +98,8 @@ def test_partners_are_a_permutation_of_the_real_images():
 def mix(x, seed=0, mask=None, train=True, **fields):
   module = styles.MixStyle(**fields)
   rngs = {} if seed is None else {'dropout': jax.random.key(seed)}
-  return module.apply({}, x, train=train, mask=mask, rngs=rngs)
+  arrays = {'mask': mask, 'rngs': rngs}
+  return compiled.apply(module, {}, x, arrays=arrays, train=train)
 
 
 def test_maps_are_mixed_in_training_with_a_key_only():
@@ -117,22 +120,23 @@ def test_a_batch_is_mixed_with_the_probability():
 
 def test_shares_are_drawn_for_each_image_from_the_beta_distribution():
   """Two images of constant styles 0 and 1: the new mean is the share."""
-  x = jnp.broadcast_to(
-    jnp.arange(400)[:, None, None, None] % 2.0, (400, 2, 2, 1)
-  )
+  x = np.tile(np.float32([0, 1]), 200)[:, None, None, None]
+  x = np.broadcast_to(x, (400, 2, 2, 1))
   found = mix(x, probability=1.0)[:, 0, 0, 0]
   # With alpha 0.1 most shares are near 0 or 1, and both have a variance of
   # 1 / (4 (2 alpha + 1)).
   middle = ((found > 0.2) & (found < 0.8)).mean()
   assert 0 < middle < 0.2
-  assert len(np.unique(np.asarray(found))) > 50
+  assert len(np.unique(found)) > 50
 
 
 @pytest.mark.parametrize('poison', [jnp.nan, 1e3])
 def test_padded_images_mix_with_none(poison):
-  mask = jnp.array([True, True, True, True, False])
+  mask = np.array([True, True, True, True, False])
   fields = {'mask': mask, 'probability': 1.0, 'alpha': 1.0}
-  clean, other = mix(maps(), **fields), mix(maps().at[4].set(poison), **fields)
+  poisoned = maps()
+  poisoned[4] = poison
+  clean, other = mix(maps(), **fields), mix(poisoned, **fields)
   np.testing.assert_array_equal(clean[:4], other[:4])
 
 
@@ -145,10 +149,10 @@ def test_half_precision_keeps_its_type():
 
 def transferred(x, mean, std):
   path = f'{styles.STYLES}/backbone/{styles.TRANSFER}'
-  given = styles.given(mean, std)
+  given = styles.given(jnp.asarray(mean), jnp.asarray(std))
   assert given.keys() == {f'{path}/mean', f'{path}/std'}
   variables = {styles.STYLES: {n.rsplit('/')[-1]: v for n, v in given.items()}}
-  return styles.StyleTransfer().apply(variables, x, train=True)
+  return compiled.apply(styles.StyleTransfer(), variables, x, train=True)
 
 
 def test_transfer_is_adaptive_instance_normalisation():
@@ -156,24 +160,25 @@ def test_transfer_is_adaptive_instance_normalisation():
   rng = np.random.default_rng(1)
   mean = rng.normal(size=(5, 6)).astype('f4')
   std = rng.uniform(0.5, 2, (5, 6)).astype('f4')
-  found, extras = transferred(maps(), jnp.asarray(mean), jnp.asarray(std))
+  found, extras = transferred(maps(), mean, std)
   x = torch.tensor(np.array(maps()).transpose(0, 3, 1, 2))
   normal = torch.nn.functional.instance_norm(x, eps=1e-5)
   wanted = normal * torch.tensor(std)[:, :, None, None]
   wanted = (wanted + torch.tensor(mean)[:, :, None, None]).numpy()
   np.testing.assert_allclose(found, wanted.transpose(0, 2, 3, 1), atol=1e-4)
-  np.testing.assert_allclose(extras[styles.TRANSFER].mean, maps().mean((1, 2)))
-  swapped, _ = transferred(maps(), jnp.asarray(mean[::-1]), jnp.asarray(std))
+  own = extras[styles.TRANSFER].mean
+  np.testing.assert_allclose(own, maps().mean((1, 2)), rtol=1e-6)
+  swapped, _ = transferred(maps(), mean[::-1], std)
   assert abs(found - swapped).max() > 0.1
 
 
 def test_without_a_given_style_or_with_the_own_one_maps_stay():
   module = styles.StyleTransfer()
   for train in (False, True):
-    found, extras = module.apply({}, maps(), train=train)
+    found, extras = compiled.apply(module, {}, maps(), train=train)
     np.testing.assert_array_equal(found, maps())
   own = extras[styles.TRANSFER]
-  found, _ = transferred(maps(), own.mean, jnp.sqrt(own.var + 1e-5))
+  found, _ = transferred(maps(), own.mean, np.sqrt(own.var + 1e-5))
   np.testing.assert_allclose(found, maps(), atol=1e-5)
 
 
@@ -197,9 +202,9 @@ def test_modules_come_after_the_stages_that_are_given(name, stages, places):
   assert found == places
 
 
-@pytest.mark.parametrize('variant', ['mixstyle', 'ccst'])
+@pytest.mark.usefixtures('shallow')
 @pytest.mark.parametrize('name', ['convnet', 'resnet18'])
-def test_a_test_is_that_of_the_plain_network(variant, name):
+def test_a_test_is_that_of_the_plain_network(name):
   """They have the same parameters, and the same outputs in evaluation."""
   config = toy.toy_config()
   config.model.name, config.model.width = name, 1 / 16
@@ -209,16 +214,21 @@ def test_a_test_is_that_of_the_plain_network(variant, name):
     config.model.variant = kind
     return networks.wrap(networks.build(config.model, 3), (16, 16, 1))
 
-  plain, made = network('plain'), network(variant)
-  variables = plain.init(KEY)
-  assert variables.keys() == made.init(KEY).keys()
-  images = maps(shape=(4, 16, 16, 1))
-  expected, _ = plain.apply(variables, images, train=False)
-  found, _ = made.apply(variables, images, train=False)
-  for field in ('feature', 'embedding', 'logits'):
-    np.testing.assert_allclose(
-      getattr(found, field), getattr(expected, field), atol=1e-5
-    )
+  def outputs(model):
+    apply = functools.partial(model.apply, train=False)
+    return jax.jit(apply)(variables, maps(shape=(4, 16, 16, 1)))[0]
+
+  plain = network('plain')
+  variables = jax.jit(plain.init)(KEY)
+  expected = outputs(plain)
+  for kind in ('mixstyle', 'ccst'):
+    made = network(kind)
+    assert variables.keys() == jax.eval_shape(made.init, KEY).keys()
+    found = outputs(made)
+    for field in ('feature', 'embedding', 'logits'):
+      np.testing.assert_allclose(
+        getattr(found, field), getattr(expected, field), atol=1e-5
+      )
 
 
 def test_options_of_a_component_reach_its_network():
@@ -242,7 +252,9 @@ def test_a_network_of_one_stage_pools_the_mean_of_the_given_style():
   rng = np.random.default_rng(2)
   mean = jnp.asarray(rng.normal(size=(4, 6)), jnp.float32)
   std = jnp.asarray(rng.uniform(0.5, 2, (4, 6)), jnp.float32)
-  variables = {**model.init(KEY), **styles.given(mean, std)}
+  variables = {**jax.jit(model.init)(KEY), **styles.given(mean, std)}
+  images = maps(shape=(4, 16, 16, 1))
+  apply = jax.jit(model.apply, static_argnames='train')
   for train in (False, True):
-    outputs, _ = model.apply(variables, maps(shape=(4, 16, 16, 1)), train=train)
+    outputs, _ = apply(variables, images, train=train)
     np.testing.assert_allclose(outputs.feature, mean, atol=1e-4)

@@ -1,7 +1,7 @@
 """Vision transformers against an independent implementation in PyTorch."""
 
+import compiled
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch_backbones
@@ -51,38 +51,55 @@ def test_published_sizes_are_those_of_pytorch(options, size, tokens):
   torch_backbones.assert_layers_agree(network, state, reference, images, 90)
 
 
+@pytest.fixture
+def two_blocks(monkeypatch):
+  """The smallest network with half of its depth, which compiles faster."""
+  tiny = vit.SIZES['tiny']._replace(blocks=2)
+  monkeypatch.setitem(vit.SIZES, 'tiny', tiny)
+
+
+@pytest.mark.usefixtures('two_blocks')
 def test_branches_are_skipped_in_training_only():
   network = vit.ViT(vit.Options(drop_path=0.9))
-  images = jnp.ones((4, 32, 16, 3))
-  variables = network.init(jax.random.key(0), images, train=False)
+  images = np.ones((4, 32, 16, 3), np.float32)
+  variables = compiled.init(network, images, train=False)
 
   def run(train, key=None):
     rngs = {} if key is None else {'dropout': jax.random.key(key)}
-    return network.apply(variables, images, train=train, rngs=rngs)[0]
+    arrays = {'rngs': rngs}
+    return compiled.apply(
+      network, variables, images, arrays=arrays, train=train
+    )[0]
 
   np.testing.assert_array_equal(run(True), run(False))
   assert np.ptp(run(True, 1)[:, 0, 0], axis=0).max() > 0  # images differ
   np.testing.assert_array_equal(run(False, 1), run(False))
 
 
+@pytest.mark.usefixtures('two_blocks')
 def test_embeddings_of_cameras_are_added_to_all_tokens():
   """TransReID, equation 4: patches, positions, and the weighted embedding."""
   options = vit.Options(cameras=3, camera_weight=2.0)
   rng = np.random.default_rng(0)
-  images = jnp.asarray(rng.normal(size=(4, 64, 32, 3)), jnp.float32)
+  images = np.float32(rng.normal(size=(4, 64, 32, 3)))
   table = rng.normal(size=(3, 64)).astype(np.float32)
   network = vit.ViT(options)
-  variables = network.init(jax.random.key(0), images, train=False)
-  variables['params']['camera_embed'] = jnp.asarray(table)
+  variables = compiled.init(network, images, train=False)
+  variables['params']['camera_embed'] = table
   # A camera without an embedding has none, as an image in evaluation.
-  cameras = jnp.array([2, 0, 3, 9])
-  found, _ = network.apply(variables, images, train=True, cameras=cameras)
-  plain, _ = network.apply(variables, images, train=False)
+  arrays = {'cameras': np.array([2, 0, 3, 9])}
+  found, _ = compiled.apply(
+    network, variables, images, arrays=arrays, train=True
+  )
+
+  def evaluated(variables):
+    return compiled.apply(network, variables, images, train=False)[0]
+
+  plain = evaluated(variables)
   for row, camera in enumerate([2, 0]):
     positions = variables['params']['pos_embed'] + 2.0 * table[camera]
     moved = {'params': {**variables['params'], 'pos_embed': positions}}
-    expected, _ = network.apply(moved, images[row : row + 1], train=False)
-    np.testing.assert_allclose(found[row], expected[0], atol=1e-5)
+    np.testing.assert_allclose(found[row], evaluated(moved)[row], atol=1e-5)
   np.testing.assert_allclose(found[2:], plain[2:], atol=1e-5)
   assert abs(found[:2] - plain[:2]).max() > 1e-3
 
@@ -101,16 +118,19 @@ def test_embeddings_stay_at_clients_and_tests_do_not_need_them():
   build.check_ranked(config, variables, shared)
 
 
+@pytest.mark.usefixtures('two_blocks')
 def test_other_networks_of_a_step_get_its_cameras():
   """MOON compares a step with frozen networks on the same batch."""
   changes = 'smoke,model.name=vit,vit.cameras=4,model.neck=none'
   config = recipes.recipe('fedpav', changes)
   network = build.network(config, 5, (32, 16, 3))
-  variables = network.init(jax.random.key(0))
+  variables = jax.jit(network.init)(jax.random.key(0))
   images = np.random.default_rng(0).normal(size=(3, 32, 16, 3)).astype('f4')
   given = {'cameras': np.array([0, 3, 1])}
-  step, _ = network.apply(variables, images, train=True, **given)
-  frozen, _ = network.measure(variables, images, **given)
+  apply = jax.jit(network.apply, static_argnames='train')
+  measure = jax.jit(network.measure)
+  step, _ = jax.device_get(apply(variables, images, train=True, **given))
+  frozen, _ = jax.device_get(measure(variables, images, **given))
   np.testing.assert_array_equal(step.embedding, frozen.embedding)
-  without, _ = network.measure(variables, images)
+  without, _ = jax.device_get(measure(variables, images))
   assert abs(step.embedding - without.embedding).max() > 1e-3

@@ -3,6 +3,7 @@ import runpy
 import struct
 from pathlib import Path
 
+import compiled
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -285,19 +286,19 @@ def test_resnet50_answers_as_pytorch_does(tmp_path):
   golden = np.load(ROOT / 'tests' / 'golden' / 'resnet50.npz')
   path = tmp_path / 'resnet50.safetensors'
   safetensors_numpy.save_file(recipe['weights'](), path)
-  images = jnp.asarray(recipe['images'](4))
+  images = recipe['images'](4)
   flat = pytorch.load(path, zeros(network('resnet50', 1.0)))
   variables = trees.unflatten(flat)
   for last_stride in (1, 2):
     model = network('resnet50', 1.0, last_stride)
-    outputs = model.apply(variables, images[:2], train=False)
+    outputs = compiled.apply(model, variables, images[:2], train=False)
     np.testing.assert_allclose(
       outputs.feature, golden[f'eval_stride_{last_stride}'], rtol=0, atol=1e-4
     )
   model = network('resnet50', 1.0, 1)
-  outputs, updated = jax.jit(
-    lambda v: model.apply(v, images, train=True, mutable=['batch_stats'])
-  )(variables)
+  outputs, updated = compiled.apply(
+    model, variables, images, train=True, mutable=('batch_stats',)
+  )
   np.testing.assert_allclose(
     outputs.feature, golden['train'], rtol=0, atol=1e-3
   )

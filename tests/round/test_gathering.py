@@ -51,9 +51,16 @@ def test_a_method_that_needs_uploads_is_refused_over_budget(name):
   ],
   ids=str,
 )
-def test_a_median_is_combined_in_parts(clients, config, names, wanted):
+def test_which_uploads_are_combined_in_parts(names, wanted):
   made = compose.load(names, {}, algorithms)
   assert gathering.is_by_coordinate(made) == wanted
+
+
+@pytest.mark.parametrize('beside', [(), ('fedopt',)])
+def test_a_median_is_combined_in_parts(clients, config, beside):
+  config.model.features = (4,)
+  made = compose.load(('fedpav', 'robust', *beside), {}, algorithms)
+  wanted = not beside
   executor, variables, _ = toy.make_executor(config, clients, made, 4)
   server, states = executor.init(variables)
   programs, _ = executor.compiled(server, states)

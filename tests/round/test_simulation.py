@@ -11,7 +11,12 @@ from fedreid_jax.method.component import (
 )
 from fedreid_jax.round import compose
 
-RECIPES = [('fedpav',), ('fedpav', 'dfh')]
+
+@pytest.fixture
+def config(config):
+  """With one layer."""
+  config.model.features = (4,)
+  return config
 
 
 def components(names, **arguments):
@@ -23,16 +28,6 @@ def result(config, clients, names, devices=1, rounds=2, **arguments):
     config, clients, components(names, **arguments), devices
   )
   return toy.run(executor, variables, rounds)
-
-
-@pytest.mark.exact
-@pytest.mark.parametrize('names', RECIPES, ids='+'.join)
-def test_any_number_of_devices_gives_the_same_bits(config, clients, names):
-  one = result(config, clients, names, devices=1)
-  for devices in (2, 4, 8):
-    many = result(config, clients, names, devices=devices)
-    toy.assert_equal_trees(one[0], many[0])
-    toy.assert_equal_trees(one[1], many[1])
 
 
 @pytest.mark.exact
@@ -57,30 +52,17 @@ def test_components_read_complete_uploads_and_models(config, clients):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('names', RECIPES, ids='+'.join)
-def test_placements_agree(config, clients, names):
-  config.optim.lr = 0.01
-  mild = {'dfh': {'lam': 1.0}}
+def test_placements_agree(config, clients):
+  """Vectors of three clients have one that is filled in part."""
+  config.optim.lr = 0.005
+  names, mild = ('fedpav', 'dfh', 'scaffold'), {'dfh': {'lam': 1.0}}
   one = result(config, clients, names, rounds=1, **mild)
   config.execution.deterministic = False
-  for width, devices in ((1, 1), (2, 1), (0, 1), (0, 2), (1, 8)):
+  for width, devices in ((3, 1), (0, 2), (1, 8)):
     config.execution.width = width
     other = result(config, clients, names, devices, rounds=1, **mild)
     toy.assert_close_trees(one[0], other[0], 1e-5)
-
-
-@pytest.mark.exact
-@pytest.mark.parametrize('names', RECIPES, ids='+'.join)
-@pytest.mark.parametrize('devices', [1, 2])
-def test_segments_give_the_bits_of_resident_images(
-  config, clients, names, devices
-):
-  config.local.epochs = 2
-  whole = result(config, clients, names, devices)
-  config.execution.image_budget_mb = 700 / 2**20
-  cut = result(config, clients, names, devices)
-  toy.assert_equal_trees(whole[0], cut[0])
-  toy.assert_equal_trees(whole[1], cut[1])
+    toy.assert_close_trees(one[1], other[1], 1e-5)
 
 
 def test_one_trace_with_changing_cohorts_and_ragged_clients(config, clients):
@@ -150,6 +132,7 @@ def test_other_clients_do_not_depend_on_who_is_there(config, clients):
   """A client's own round is a function of its name, not of its place."""
   _, all_states, _ = result(config, clients, ('fedpav',), rounds=1)
   _, few_states, _ = result(config, clients[1:], ('fedpav',), rounds=1)
+  assert config.optim.reset_each_round and all_states.opt_state == ()
   kernel = 'params/classifier/kernel'
   np.testing.assert_array_equal(
     all_states.personal[kernel][1:], few_states.personal[kernel]
@@ -203,15 +186,6 @@ def test_leaves_that_travel_and_that_stay_are_all_there_are(config, clients):
   own = {n: x[0] for n, x in states.opt_state.trace.items()}
   assert set(own) == {n for n in variables if n.startswith('params/')}
   assert set(shared) | set(states.personal) == set(variables)
-
-
-@pytest.mark.slow
-def test_persistent_optimiser_state_is_kept_and_reset_is_not(config, clients):
-  _, reset, _ = result(config, clients, ('fedpav',))
-  config.optim.reset_each_round = False
-  _, kept, _ = result(config, clients, ('fedpav',))
-  assert reset.opt_state == ()
-  assert max(np.abs(x).max() for x in jax.tree.leaves(kept.opt_state)) > 0
 
 
 def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):

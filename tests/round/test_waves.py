@@ -19,11 +19,16 @@ from fedreid_jax.core import types
 from fedreid_jax.round import cohort, compiled, compose, segments
 from fedreid_jax.round.segments import ReadingAhead
 
-METHODS = ('fedpav', 'scaffold'), ('fedpav', 'dfh', 'cdw')
+SCAFFOLD = 'fedpav', 'scaffold'
+# With states of clients and of the server, weights that follow from messages,
+# and a pass over the images before round 0.
+EVERY = 'fedpav', 'dfh', 'cdw', 'scaffold', 'fedopt'
+BUDGET = 700 / 2**20  # for the images of a part of a client
 
 
 def run(clients, names, devices=1, budget=0.0, **fields):
   config = toy.toy_config()
+  config.model.features = (4,)
   config.fraction = 0.75
   config.update_from_flattened_dict(fields)
   config.execution.image_budget_mb = budget
@@ -37,18 +42,37 @@ def run(clients, names, devices=1, budget=0.0, **fields):
     server, log = executor.round(server, store, number)
     logs.append(log)
   drawn = executor._tasks.sample(0)
-  count = len(executor._tasks.lanes.waves(drawn))
-  return jax.device_get(server), store.stacked(), logs, count
+  kind = len(executor._tasks.lanes.waves(drawn)), executor.resident
+  return jax.device_get(server), store.stacked(), logs, kind
+
+
+FIELDS = {'fraction': 1.0, 'optim.lr': 0.005}
+
+
+@pytest.fixture(scope='module')
+def whole(clients):
+  return run(clients, EVERY, **FIELDS)
 
 
 @pytest.mark.exact
-@pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('names', METHODS, ids=str)
-def test_waves_change_no_bit(clients, names, devices):
-  whole, states, logs, one = run(clients, names)
-  parts, others, again, several = run(clients, names, devices, 700 / 2**20)
-  assert one == 1 and several == (3 if devices == 1 else 2)
-  toy.assert_equal_trees(whole, parts)
+@pytest.mark.parametrize(
+  'devices, budget, kind',
+  [
+    # Clients have other places, and some of eight devices have none.
+    (2, 0.0, (1, True)),
+    (8, 0.0, (1, True)),
+    # Several waves, and several segments in each.
+    (1, BUDGET, (4, False)),
+    (2, BUDGET, (2, False)),
+  ],
+)
+def test_devices_waves_and_segments_change_no_bit(
+  clients, whole, devices, budget, kind
+):
+  models, states, logs, one = whole
+  parts, others, again, found = run(clients, EVERY, devices, budget, **FIELDS)
+  assert one == (1, True) and found == kind
+  toy.assert_equal_trees(models, parts)
   toy.assert_equal_trees(states, others)
   for log, other in zip(logs, again, strict=True):
     assert log['up'] == other['up'] and log['images'] == other['images']
@@ -60,43 +84,27 @@ def test_waves_change_no_bit(clients, names, devices):
 
 
 @pytest.mark.exact
-@pytest.mark.parametrize('devices', [1, 2])
-def test_waves_whose_images_stay_on_the_device_change_no_bit(devices):
-  many = tuple(toy.toy_client(f'c{k:02}', 4 + k % 3) for k in range(8))
-  whole, states, _, one = run(many, METHODS[0])
-  parts, others, _, several = run(many, METHODS[0], devices, 3000 / 2**20)
-  assert one == 1 and several == (6 if devices == 1 else 3)
-  toy.assert_equal_trees(whole, parts)
-  toy.assert_equal_trees(states, others)
+def test_waves_of_few_clients_change_no_bit():
+  """Poisson sampling draws fewer clients than a round has places.
 
-
-@pytest.mark.exact
-def test_waves_on_eight_devices_change_no_bit():
+  The images stay on the devices.
+  """
   many = tuple(toy.toy_client(f'c{k:02}', 4 + k % 3) for k in range(20))
-  names = 'fedpav', 'uniform', 'fedopt'
-  whole, states, _, one = run(many, names)
-  parts, others, _, several = run(many, names, 8, 700 / 2**20)
-  assert one == 1 and several == 2
-  toy.assert_equal_trees(whole, parts)
-  toy.assert_equal_trees(states, others)
-
-
-@pytest.mark.exact
-def test_waves_of_few_clients_change_no_bit(clients):
-  """Poisson sampling draws fewer clients than a round has places."""
-  few = {'cohort': 'poisson', 'fraction': 0.6, 'seed': 4}
-  whole, states, logs, one = run(clients, METHODS[0], **few)
-  parts, others, again, several = run(
-    clients, METHODS[0], budget=100 / 2**20, **few
-  )
-  drawn = [log['clients'].tolist() for log in logs]
-  assert one == 1 and several > 1
-  assert all(0 < len(clients_) < len(clients) for clients_ in drawn)
-  toy.assert_equal_trees(whole, parts)
-  toy.assert_equal_trees(states, others)
-  for log, other in zip(logs, again, strict=True):
-    np.testing.assert_array_equal(log['valid'], other['valid'])
-    np.testing.assert_array_equal(log['weights'], other['weights'])
+  fields = {'cohort': 'poisson', 'fraction': 0.6, 'seed': 5}
+  models, states, logs, one = run(many, SCAFFOLD, **fields)
+  assert one == (1, True)
+  drawn = {len(log['clients']) for log in logs}
+  assert all(0 < number < len(many) for number in drawn) and len(drawn) == 2
+  for devices, budget in ((1, 7000), (8, 1500)):
+    parts, others, again, (waves, resident) = run(
+      many, SCAFFOLD, devices, budget / 2**20, **fields
+    )
+    assert waves > 1 and resident
+    toy.assert_equal_trees(models, parts)
+    toy.assert_equal_trees(states, others)
+    for log, other in zip(logs, again, strict=True):
+      np.testing.assert_array_equal(log['valid'], other['valid'])
+      np.testing.assert_array_equal(log['weights'], other['weights'])
 
 
 def test_places_without_a_client_are_empty():
@@ -112,17 +120,6 @@ def test_places_without_a_client_are_empty():
   assert found.num_examples.tolist() == [12, 14, 17, 0, 0, 0]
   found = compiled.join([wave(4, -1), wave(2, 7)], 2)[0]
   assert found.index.tolist() == [2, 4]
-
-
-@pytest.mark.slow
-def test_waves_train_like_a_whole_round(clients):
-  names = METHODS[0]
-  whole, states, logs, _ = run(clients, names)
-  parts, others, again, several = run(clients, names, budget=700 / 2**20)
-  assert several == 3
-  toy.assert_close_trees(whole, parts, 1e-5)
-  toy.assert_close_trees(states, others, 1e-5)
-  assert logs[0]['clients'].tolist() == again[0]['clients'].tolist()
 
 
 def placed(device):
@@ -277,7 +274,7 @@ def test_an_error_is_left_to_the_next_reader():
 def test_a_round_begins_with_a_segment_that_was_read(clients, monkeypatch):
   config = toy.toy_config()
   config.rounds, config.fraction = 3, 0.5
-  config.execution.image_budget_mb = 700 / 2**20
+  config.execution.image_budget_mb = BUDGET
   made = compose.load(('fedpav',), {}, algorithms)
   # Uploads that are gathered are of one wave.
   given = config, clients, (*made, handmade.READER)

@@ -15,17 +15,20 @@ PROGRAM = """
 import sys
 from fedreid_jax.training.processes import peers
 
-place, workdir, error = sys.argv[1:]
+place, *workdirs = sys.argv[1:]
 peers.join(place, 120, 30)
 
 import fedreid_jax as fr
 
 
 class Ends(fr.Callback):
+  def __init__(self, error):
+    self.error = error
+
   def on_round(self, event):
     print('round', event.round)
     if event.round == 2:
-      raise {'stop': fr.StopTraining, 'fail': ValueError}[error]
+      raise self.error
 
 
 config = fr.load_config(
@@ -39,29 +42,27 @@ config = fr.load_config(
   },
   rounds=4,
 )
-try:
-  print(fr.train(config, workdir, callbacks=[Ends()])['rounds'])
-except Exception as found:
-  print(type(found).__name__)
+for workdir, error in zip(workdirs, (fr.StopTraining, ValueError), strict=True):
+  try:
+    print(fr.train(config, workdir, callbacks=[Ends(error())])['rounds'])
+  except Exception as found:
+    print(type(found).__name__)
 peers.leave()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'error, ends',
-  [('stop', ['2', '2']), ('fail', ['ValueError', 'ResourceError'])],
-)
-def test_a_callback_of_the_first_process_ends_both(tmp_path, error, ends):
+def test_a_callback_of_the_first_process_ends_both(tmp_path):
   with socket.socket() as probe:
     probe.bind(('127.0.0.1', 0))
     port = probe.getsockname()[1]
+  workdirs = tmp_path / 'stop', tmp_path / 'fail'
   cache = str(jax.config.jax_compilation_cache_dir)
   processes = [
     subprocess.Popen(
       [
         *(sys.executable, '-c', PROGRAM),
-        *(f'127.0.0.1:{port},2,{k}', tmp_path / 'w', error),
+        *(f'127.0.0.1:{port},2,{k}', *workdirs),
       ],
       env=os.environ
       | {'JAX_NUM_CPU_DEVICES': '1', 'JAX_COMPILATION_CACHE_DIR': cache}
@@ -78,9 +79,11 @@ def test_a_callback_of_the_first_process_ends_both(tmp_path, error, ends):
     [line for line in out.splitlines() if not line.startswith('[Gloo]')]
     for out, _ in said
   ]
-  assert lines == [['round 1', 'round 2', ends[0]], ends[1:]]
-  assert (tmp_path / 'w' / 'checkpoints' / 'manifest-2.json').is_file()
-  with (tmp_path / 'w' / 'metrics.csv').open(newline='') as file:
-    found = [(row['round'], row['metric']) for row in csv.DictReader(file)]
-  assert len(set(found)) == len(found)
-  assert {round_ for round_, _ in found} == {'0', '1', '2'}
+  both = ['round 1', 'round 2']
+  assert lines == [[*both, '2', *both, 'ValueError'], ['2', 'ResourceError']]
+  for workdir in workdirs:
+    assert (workdir / 'checkpoints' / 'manifest-2.json').is_file()
+    with (workdir / 'metrics.csv').open(newline='') as file:
+      found = [(row['round'], row['metric']) for row in csv.DictReader(file)]
+    assert len(set(found)) == len(found)
+    assert {round_ for round_, _ in found} == {'0', '1', '2'}

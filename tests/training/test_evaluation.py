@@ -65,8 +65,8 @@ def test_models_of_many_bytes_are_read_one_by_one(tmp_path, monkeypatch):
   loop.train(validation.validate(config), tmp_path)
 
   def restored():
-    with run_files.checkpoints_of(tmp_path) as saved:
-      return named_models.restore(saved, 'latest').models
+    saved = run_files.checkpoints_of(tmp_path)
+    return named_models.restore(saved, 'latest').models
 
   rules = [{}, {'evaluation.batch_stats': 'source'}]
   together = restored()

@@ -29,6 +29,10 @@ def train(recipe, arg, folder, **fields):
   return loop.train(validation.validate(config), folder, verbose=True)
 
 
+def guarantee(config):
+  return build.build(validation.validate(config)).guarantee
+
+
 @pytest.mark.slow
 def test_most_runs_have_none(tmp_path, capsys):
   results = train('fedpav', SMALL, tmp_path)
@@ -56,10 +60,12 @@ def test_a_private_run_says_its_epsilon(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_cohorts_of_a_fixed_size_say_so(tmp_path):
+def test_cohorts_of_a_fixed_size_say_so():
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
-  results = train('dp_fedavg', PRIVATE, tmp_path, cohort='fixed')
-  assert 'all clients, noise 2, 2 of 6 clients in every' in results['privacy']
+  config = recipes.recipe('configs/dp_fedavg.py', PRIVATE)
+  config.cohort = 'fixed'
+  said = guarantee(config).statement(1)
+  assert 'all clients, noise 2, 2 of 6 clients in every' in said
 
 
 @pytest.mark.parametrize(
@@ -98,29 +104,18 @@ PERSONS = (
 
 
 @pytest.mark.slow
-def test_a_run_with_a_guarantee_for_persons(tmp_path):
-  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
-  results = train('dpsgd', PERSONS, tmp_path)
-  assert results['privacy'].startswith('epsilon = ')
-  assert 'at delta = 0.001 per identity in one client' in results['privacy']
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'name, fields',
-  [
-    ('scaffold', {}),
-    ('cdw', {'cdw.batch': 'public', 'cdw.images': 8, 'data.public': 'park'}),
-  ],
-)
-def test_messages_that_keep_the_guarantee(name, fields, tmp_path):
+def test_messages_that_keep_the_guarantee_for_persons(tmp_path):
   """Functions of the trained models cost no epsilon."""
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
-  fields = {'components': ('fedpav', 'dpsgd', name)} | fields
+  fields = {
+    'components': ('fedpav', 'dpsgd', 'scaffold', 'cdw'),
+    **{'cdw.batch': 'public', 'cdw.images': 8, 'data.public': 'park'},
+  }
   results = train('dpsgd', PERSONS, tmp_path, **fields)
   plain = recipes.recipe('configs/dpsgd.py', PERSONS)
-  guaranteed = build.build(validation.validate(plain)).guarantee
-  assert results['privacy'] == guaranteed.statement(1)
+  assert results['privacy'] == guarantee(plain).statement(1)
+  assert results['privacy'].startswith('epsilon = ')
+  assert 'at delta = 0.001 per identity in one client' in results['privacy']
 
 
 @pytest.mark.parametrize(
@@ -196,15 +191,15 @@ STATISTICS = f'{PERSONS},dfh.clip=2.0'
 @pytest.mark.slow
 def test_a_run_that_sends_statistics_with_a_guarantee(tmp_path):
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
-  results = train('dfh_dp', STATISTICS, tmp_path / 'a', **{'dfh.every': 1})
+  results = train('dfh_dp', STATISTICS, tmp_path, **{'dfh.every': 1})
   assert 'at delta = 0.001 per identity in one client' in results['privacy']
   assert 'dfh: noise 2, before round 0 and every round' in results['privacy']
-  without = train('dpsgd', PERSONS, tmp_path / 'b')
+  without = guarantee(recipes.recipe('configs/dpsgd.py', PERSONS))
 
-  def epsilon(found):
-    return float(found['privacy'].split()[2])
+  def epsilon(statement):
+    return float(statement.split()[2])
 
-  assert epsilon(results) > epsilon(without)
+  assert epsilon(results['privacy']) > epsilon(without.statement(1))
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,13 @@ PERSONS = (
 RECIPES = {
   'dp_fedavg': (
     'dp_fedavg.epsilon=0.0,dp_fedavg.noise=1.0,data.num_clients=6,'
-    'dp_fedavg.min_clients=6,dp_fedavg.delta=0.01'
+    'dp_fedavg.min_clients=6,dp_fedavg.delta=0.01,'
+    "components=('fedpav','dp_fedavg','secagg')"
   ),
-  'dpsgd': PERSONS,
   'dfh_dp': PERSONS,
   'compress': 'compress.kind=topk',
   'robust': '',
   'byzantine': '',
-  'secagg': '',
 }
 
 
@@ -36,8 +35,8 @@ def train(recipe, folder, **fields):
   config = recipes.recipe(recipe, f'{SMALL},{RECIPES[recipe]}'.rstrip(','))
   config.update_from_flattened_dict(fields)
   loop.train(validation.validate(config), folder)
-  with run_files.checkpoints_of(folder) as saved:
-    models = named_models.restore(saved, 'latest').models
+  saved = run_files.checkpoints_of(folder)
+  models = named_models.restore(saved, 'latest').models
   return {name: trees.digest(model) for name, model in models.items()}
 
 

@@ -29,14 +29,21 @@ OWN = {
 FAST = ('dfh',)
 
 
+# Components with computations of another kind on clients or the server.
+COMPONENTS = {
+  *('dfh', 'local_expert', 'dpsgd', 'dacs', 'robust', 'secagg', 'compress'),
+  *('cluster_contrast', 'client_clustering', 'kd'),
+}
+
+
 def covering() -> list[str]:
-  """Returns recipes that have every component, network and layer of all."""
+  """Returns recipes that have every network and layer, and `COMPONENTS`."""
   parts = {}
   for name in recipes.names():
     config = recipes.recipe(name, 'smoke')
-    fields = [*config.model.items(), *config.loss.items()]
-    own = {f'{field}={value}' for field, value in fields}
-    parts[name] = own | {*config.components}
+    model = {f: config.model[f] for f in ('name', 'variant', 'neck', 'norm')}
+    own = {f'{field}={value}' for field, value in model.items()}
+    parts[name] = own | (COMPONENTS & {*config.components})
   chosen, left = list(FAST), set().union(*parts.values()) - parts[FAST[0]]
   while left:
     best = max(parts, key=lambda name: len(parts[name] & left))

@@ -130,10 +130,7 @@ def changes(images, fields):
   return np.concatenate([np.ravel(after[n] - before[n]) for n in before])
 
 
-@pytest.mark.parametrize(
-  'origin', ['seed', pytest.param('system', marks=pytest.mark.slow)]
-)
-def test_the_difference_of_two_runs_has_the_noise_of_both(origin):
+def test_the_difference_of_two_runs_has_the_noise_of_both():
   """A person leaves and the run is repeated with the same seed.
 
   With equal noise the difference of the models would be that of the updates,
@@ -142,12 +139,12 @@ def test_the_difference_of_two_runs_has_the_noise_of_both(origin):
   rng = np.random.default_rng(0)
   images = {n: rng.integers(0, 256, (8, 16, 8, 3), np.uint8) for n in 'ab'}
   without = images | {'a': images['b']}
-  fields = {'privacy.secret': origin}
+  fields = {'privacy.secret': 'seed'}
   one, other = changes(images, fields), changes(without, fields)
   ratio = (one - other).std() / one.std()
   assert abs(ratio - np.sqrt(2)) < 0.3
   again = changes(images, fields)
-  assert (again == one).all() == (origin == 'seed')
+  np.testing.assert_array_equal(again, one)
 
 
 PRIVATE = (
@@ -170,8 +167,8 @@ def train(folder, origin, stopped=False):
   config.privacy.secret = origin
   calls = [Stop()] if stopped else []
   results = loop.train(validation.validate(config), folder, callbacks=calls)
-  with run_files.checkpoints_of(folder) as saved:
-    models = named_models.restore(saved, 'latest').models
+  saved = run_files.checkpoints_of(folder)
+  models = named_models.restore(saved, 'latest').models
   return trees.digest(models['global']), results['privacy']
 
 
@@ -192,13 +189,6 @@ def test_a_run_keeps_its_secret_and_resumes_with_it(tmp_path):
       content = path.read_bytes()
       assert kept.encode() not in content, path
       assert bytes.fromhex(kept) not in content, path
-  studied = [train(tmp_path / name, 'seed') for name in ('c', 'd')]
-  assert studied[0] == studied[1]
-  assert studied[0][1].endswith(secret.STUDY)
+  _, studied = train(tmp_path / 'c', 'seed')
+  assert studied.endswith(secret.STUDY)
   assert not (tmp_path / 'c' / run_files.SECRET).exists()
-
-
-@pytest.mark.slow
-def test_a_run_without_a_guarantee_has_no_secret(small, federation, tmp_path):
-  loop.train(small, tmp_path)
-  assert not (tmp_path / run_files.SECRET).exists()

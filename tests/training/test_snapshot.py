@@ -164,6 +164,7 @@ def test_modalities_belong_to_their_images(workdir, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('shallow')
 def test_modalities_reach_the_network(tmp_path):
   fields = TINY | {
     'data.infrared': 2,

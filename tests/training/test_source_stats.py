@@ -33,15 +33,18 @@ def counted():
   return {'up': Counter(), 'down': Counter()}
 
 
-def measured(model, variables, images):
-  transforms = (images.astype(np.float32) / 255 - 0.5) / 0.25
-  return model.measure(variables, transforms)[1]
-
-
 def is_of(model, variables, found, clients):
   """Whether moments are those of the clients' images, each in one batch."""
-  layers = [measured(model, variables, c.images()) for c in clients]
-  expected = batch_stats.install(variables, batch_stats.pool(layers))
+  batches = [
+    (c.images().astype(np.float32) / 255 - 0.5) / 0.25 for c in clients
+  ]
+
+  @jax.jit  # one compilation in place of that of each operation
+  def installed(variables, batches):
+    layers = [model.measure(variables, batch)[1] for batch in batches]
+    return batch_stats.install(variables, batch_stats.pool(layers))
+
+  expected = installed(variables, batches)
   toy.assert_close_trees(found, jax.device_get(expected), 1e-4)
 
 

@@ -62,6 +62,7 @@ def test_names_and_shapes_are_those_of_torchvision(name):
     ({'name': 'vit', 'options': {'prompts': 2}}, 'fedreid_jax'),
   ],
 )
+@pytest.mark.usefixtures('short')
 def test_the_package_reads_its_own_files(fields, form, tmp_path):
   found = toy_embedding.make(**toy_embedding.TINY | fields)
   path = tmp_path / 'w.safetensors'
@@ -267,7 +268,7 @@ assert not {'fedreid_jax', 'flax'} & {*sys.modules}
 """
 
 
-def test_a_process_with_jax_only_computes_the_same(tmp_path):
+def test_a_process_with_jax_only_computes_the_same(tmp_path, short):
   pytest.importorskip('flatbuffers', reason='pip install .[export]')
   found = toy_embedding.tiny('resnet18', flip=True)
   (tmp_path / 'p.jax.zip').write_bytes(exchange.encode_jax(found, ABOUT))
@@ -298,6 +299,7 @@ def test_a_file_has_equal_bytes_and_no_path_of_this_machine():
   assert not re.findall(rb'/\w+/[\w/.-]+\.py', content)
 
 
+@pytest.mark.usefixtures('short')
 @toy_embedding.every_network
 def test_every_network_is_one_program_for_all_platforms(name):
   found = toy_embedding.tiny(name, flip=True)
@@ -308,17 +310,19 @@ def test_every_network_is_one_program_for_all_platforms(name):
   text = exported.mlir_module()
   calls = {line for line in text.splitlines() if 'custom_call' in line}
   assert all('shape_assertion' in line for line in calls), calls
-  got = jax.jit(exported.call)(*toy_embedding.inputs(found, 2))
-  np.testing.assert_allclose(
-    got, toy_embedding.expected(found, 2), rtol=0, atol=1e-4
-  )
+  # The ONNX file of every network shows that the program computes the same.
+  if name in (*toy_embedding.QUICK, 'agw'):
+    got = jax.jit(exported.call)(*toy_embedding.inputs(found, 2))
+    np.testing.assert_allclose(
+      got, toy_embedding.expected(found, 2), rtol=0, atol=1e-4
+    )
 
 
 def convolutions(text):
   return text.count('stablehlo.convolution'), text.count('dot_general')
 
 
-def test_convolutions_are_those_of_the_platform_of_the_program():
+def test_convolutions_are_those_of_the_platform_of_the_program(short):
   """On a CPU the 1x1 convolutions are products of matrices."""
   found = toy_embedding.tiny('resnet18')
 
@@ -329,6 +333,6 @@ def test_convolutions_are_those_of_the_platform_of_the_program():
     return convolutions(made.mlir_module())
 
   for platform in ('cuda', 'tpu'):
-    assert counted(platform) == (20, 0)
+    assert counted(platform) == (12, 0)
   num, products = counted('cpu')
-  assert num < 20 and products > 0
+  assert num < 12 and products > 0

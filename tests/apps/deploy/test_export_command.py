@@ -19,6 +19,7 @@ from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy import exchange
+from fedreid_jax.config import load
 from fedreid_jax.models import weights
 from fedreid_jax.training import loop, snapshot
 
@@ -35,14 +36,13 @@ def has(name):
 
 
 @pytest.fixture(scope='module')
-def workdir(tmp_path_factory):
-  """A run of a tiny ResNet, whose evaluation mirrors images."""
+def resnet_run(tmp_path_factory):
+  """A run of a tiny ResNet, which PyTorch has."""
   config = toy.synthetic_config()
   config.name = 'fedpav'
   config.model.name, config.model.width = 'resnet18', 1 / 32
   config.data.channels = 'rgb'
   config.data.mean, config.data.std = (0.5,) * 3, (0.25,) * 3
-  config.evaluation.flip = True
   folder = tmp_path_factory.mktemp('run')
   loop.train(config, folder)
   return folder
@@ -66,33 +66,39 @@ def recommended(text, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', exchange.FORMATS)
-def test_a_file_is_written_checked_and_described(kind, workdir, tmp_path):
+def test_a_file_is_written_checked_and_described(kind, request, tmp_path):
   if not all(map(has, PACKAGES[kind])):
     pytest.skip("pip install '.[export]', and torch for --format=torch")
   form = exchange.FORMATS[kind]
+  name = 'resnet_run' if kind == 'torch' else 'tiny_run'
+  workdir = request.getfixturevalue(name)
+  data = load.load_saved(workdir).data
+  size = data.height, data.width, 3
   code, text, err = commands.launch_program(
     'export', f'--workdir={workdir}', f'--format={kind}'
   )
   assert code == 0, err
   path = workdir / f'global-1{form.suffix}'
   assert f'wrote {path} ({path.stat().st_size:,} bytes)' in text
-  summary = 'uint8 [b, 16, 8, 3] (RGB, values 0 to 255, normalised in the'
+  summary = f'uint8 [b, {data.height}, {data.width}, 3] (RGB, values 0 to 255, '
+  summary += 'normalised in the'
   if form.reader is None:
-    assert 'tensors in the names of torchvision' in text
+    names = 'torchvision' if kind == 'torch' else 'fedreid_jax'
+    assert f'tensors in the names of {names}' in text
   else:
     assert summary in text
-    pixels = np.random.default_rng(5).integers(0, 256, (6, 16, 8, 3), np.uint8)
+    pixels = np.random.default_rng(5).integers(0, 256, (6, *size), np.uint8)
     wanted = snapshot.load(workdir).embed(pixels)
     got = form.reader(path)(pixels)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
   if kind == 'safetensors':
     about = weights.card(path)
     assert f'--config.model.pretrained={path}' in text
-    assert '--config.model.width=0.03125' in text
+    assert "'--config.model.features=(4, 8)'" in text
   else:
-    assert {'jax': 'uint8[b,16,8,3]', 'onnx': summary, 'torch': summary}[
-      kind
-    ] in recommended(text, tmp_path)
+    shape = f'uint8[b,{data.height},{data.width},3]'
+    said = shape if kind == 'jax' else summary
+    assert said in recommended(text, tmp_path)
   if kind == 'jax':
     about = json.loads(zipfile.ZipFile(path).read('about.json'))
   if kind in ('jax', 'safetensors'):
@@ -104,7 +110,7 @@ def test_a_file_is_written_checked_and_described(kind, workdir, tmp_path):
 
 @pytest.mark.slow
 def test_the_page_has_the_way_from_a_photograph_to_its_vector(
-  workdir, tmp_path, monkeypatch
+  tiny_run, tmp_path, monkeypatch
 ):
   pytest.importorskip('onnxruntime', reason="pip install '.[export]'")
   page = (commands.ROOT / 'docs/export.md').read_text()
@@ -113,14 +119,14 @@ def test_the_page_has_the_way_from_a_photograph_to_its_vector(
     for code in re.findall(r'```python\n(.*?)```', page, re.DOTALL)
     if 'photo.jpg' in code
   )
-  exchange.export(workdir, 'onnx', tmp_path / 'global-20.onnx')
+  exchange.export(tiny_run, 'onnx', tmp_path / 'global-20.onnx')
   rng = np.random.default_rng(0)
   small = Image.fromarray(rng.integers(0, 256, (9, 7, 3), np.uint8))
   small.resize((70, 90)).save(tmp_path / 'photo.jpg', exif=_turned())
   monkeypatch.chdir(tmp_path)
   space: dict[str, Any] = {}
   exec(code, space)  # noqa: S102
-  wanted = snapshot.load(workdir).embed(['photo.jpg'])
+  wanted = snapshot.load(tiny_run).embed(['photo.jpg'])
   np.testing.assert_allclose(space['vectors'], wanted, rtol=0, atol=1e-4)
 
 
@@ -131,10 +137,9 @@ def _turned():
   return exif
 
 
-@pytest.mark.slow
-def test_the_next_command_trains_from_the_weights(workdir, tmp_path):
+def test_the_next_command_trains_from_the_weights(tiny_run, tmp_path):
   out = tmp_path / 'w.safetensors'
-  written = exchange.export(workdir, 'safetensors', out)
+  written = exchange.export(tiny_run, 'safetensors', out)
   assert written.size == out.stat().st_size and written.difference is None
   command = exchange.next_command(written, 'safetensors')
   program, door, recipe, *flags = shlex.split(command)

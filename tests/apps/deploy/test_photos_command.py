@@ -41,76 +41,21 @@ def queries_of(workdir):
 
 
 @pytest.mark.slow
-def test_a_tree_without_cameras_trains_and_says_so(tmp_path):
-  root = photo_trees.domains(tmp_path / 'Fotos é', cameras=False)
-  code, out, err = train(root, tmp_path / 'w', recipe='fedpav:photos')
+def test_a_tree_without_cameras_trains_and_is_evaluated(tmp_path):
+  root, workdir = tmp_path / 'Fotos é', tmp_path / 'w'
+  photo_trees.domains(root, cameras=False)
+  code, out, err = train(root, workdir, recipe='fedpav:photos')
   assert code == 0, err
   said = '4 domains, 16 identities, 64 images, no cameras; test on 駅'
   assert f'note: {root} (domain/identity/image): {said}\n' in out
   rule = 'one random image per identity (no cameras)'
   assert f'\nquery: {rule}\n' in out
-  assert queries_of(tmp_path / 'w') == {rule}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'write, flags, clients, rule',
-  [
-    (photo_trees.domains, (), 3, 'one random image per identity and camera'),
-    (
-      photo_trees.one_data_set,
-      ('--config.data.client_split=by_camera',),
-      3,
-      'one random image per identity and camera',
-    ),
-    (
-      photo_trees.one_data_set,
-      (),
-      1,
-      'one random image per identity and camera',
-    ),
-    (photo_trees.boxes, (), 1, 'as listed'),
-    (
-      photo_trees.boxes,
-      ('--config.data.client_split=by_camera',),
-      8,
-      'as listed',
-    ),
-    (
-      photo_trees.manifest,
-      (),
-      1,
-      'one random image per identity (no cameras)',
-    ),
-    (
-      lambda root: photo_trees.manifest(root, 'domain', 'camera', 'split'),
-      (),
-      2,
-      'as listed',
-    ),
-  ],
-)
-def test_every_layout_trains_on_the_first_try(
-  tmp_path, write, flags, clients, rule
-):
-  code, out, err = train(write(tmp_path / 'Fotos'), tmp_path / 'w', *flags)
-  assert code == 0, err
-  assert f'\nquery: {rule}\n' in out and not err
-  assert queries_of(tmp_path / 'w') == {rule}
-  described = json.loads((tmp_path / 'w' / 'run.json').read_text())
-  assert len(described['clients']) == clients
-
-
-@pytest.mark.slow
-def test_training_domains_are_no_targets_of_an_evaluation(tmp_path):
-  root, workdir = photo_trees.domains(tmp_path / 'Fotos'), tmp_path / 'w'
-  assert train(root, workdir, recipe='fedpav:photos')[0] == 0
+  assert queries_of(workdir) == {rule}
+  # Training domains are no targets.
   code, _, err = commands.launch(
     'evaluate', f'--workdir={workdir}', '--set=data.targets=("café",)'
   )
   assert code == 3 and "['café'] are trained on and tested on" in err
-  code, _, err = commands.launch('evaluate', f'--workdir={workdir}')
-  assert code == 0, err
   one = photo_trees.one_data_set(tmp_path / 'elsewhere')
   code, out, err = commands.launch(
     'evaluate', f'--workdir={workdir}', f'--set=data.root={one}'
@@ -118,18 +63,39 @@ def test_training_domains_are_no_targets_of_an_evaluation(tmp_path):
   assert code == 0 and 'queries 36,' in out, err  # 12 persons, three cameras
 
 
+PUBLISHED = (
+  *SMALL,
+  '--config.model.pretrained=convnet-synthetic',
+  '--config.data.height=64',  # too few pixels are left of 24x12
+  '--config.data.width=32',
+)
+
+
 @pytest.mark.slow
-def test_published_weights_fit_the_preset(tmp_path):
-  code, out, err = train(
-    photo_trees.domains(tmp_path / 'Fotos'),
-    tmp_path / 'w',
-    '--config.model.pretrained=convnet-synthetic',
-    '--config.data.height=64',  # too few pixels are left of 24x12
-    '--config.data.width=32',
-    recipe='fedpav:photos',
-    size=SMALL,
-  )
+@pytest.mark.parametrize(
+  'write, size, flags, clients, rule',
+  [
+    (
+      photo_trees.one_data_set,
+      PUBLISHED,
+      ('--config.data.client_split=by_camera',),
+      3,
+      'one random image per identity and camera',
+    ),
+    (photo_trees.boxes, TINY, (), 1, 'as listed'),
+  ],
+)
+def test_one_data_set_trains_on_the_first_try(
+  tmp_path, write, size, flags, clients, rule
+):
+  """With several clients and published weights, and with one client."""
+  root, workdir = write(tmp_path / 'Fotos'), tmp_path / 'w'
+  code, out, err = train(root, workdir, *flags, size=size)
   assert code == 0, err
+  assert f'\nquery: {rule}\n' in out and not err
+  assert queries_of(workdir) == {rule}
+  described = json.loads((workdir / 'run.json').read_text())
+  assert len(described['clients']) == clients
 
 
 def test_a_preset_for_drawings_refuses_photographs(tmp_path):
@@ -150,20 +116,3 @@ def test_a_preset_for_drawings_refuses_photographs(tmp_path):
     ],
   )
   assert not (tmp_path / 'w').exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'recipe, flags',
-  [
-    ('fedpav:photos', ('--config.data.invert',)),
-    (
-      'fedpav:omniglot,data.invert=True,data.targets=("駅",),data.query=first',
-      ('--config.data.channels=grey',),
-    ),
-  ],
-)
-def test_what_is_written_is_done(tmp_path, recipe, flags):
-  root = photo_trees.domains(tmp_path / 'Fotos')
-  code, _, err = train(root, tmp_path / 'w', *flags, recipe=recipe)
-  assert code == 0, err

@@ -109,11 +109,9 @@ def test_the_interval_covers_where_targets_differ(targets, seeds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('targets', [3, 6, 9])
+@pytest.mark.parametrize('targets', [3, 9])
 @pytest.mark.parametrize('seeds', [3, 5])
-@pytest.mark.parametrize(
-  'spread', [(0, False), (3, False), (8, False), (8, True)]
-)
+@pytest.mark.parametrize('spread', [(0, False), (8, False), (8, True)])
 def test_the_interval_covers_the_effect(targets, seeds, spread):
   """The sizes of the study; 1,000 repetitions have an error of 0.7 %."""
   assert 93 <= coverage(targets, seeds, *spread) <= 99.7
@@ -190,8 +188,8 @@ def test_targets_that_differ_by_chance_have_the_common_mean():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('targets, seeds', [(3, 3), (9, 3), (9, 5)])
-@pytest.mark.parametrize('spread', [0, 3, 8])
+@pytest.mark.parametrize('targets, seeds', [(3, 3), (9, 5)])
+@pytest.mark.parametrize('spread', [0, 8])
 def test_intervals_of_targets_cover(targets, seeds, spread):
   """95 % of the targets' own effects, on average over the targets."""
   rng = np.random.default_rng([targets, seeds, spread])

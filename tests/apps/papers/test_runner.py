@@ -466,6 +466,7 @@ def test_two_processes_train_what_can_be_trained(tmp_path, monkeypatch, capsys):
   assert out.count('finished') == 4 and out.count('failed') == 2
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_before_it_is_asked_is_a_failed_run(
   tmp_path, monkeypatch
 ):
@@ -487,6 +488,7 @@ def test_a_process_that_dies_before_it_is_asked_is_a_failed_run(
   assert cell is cells[0] and 'ended with code -9' in str(error)
 
 
+@pytest.mark.slow
 def test_a_signal_lets_every_round_end(tmp_path, monkeypatch):
   listener = signals._Listener()  # as a command has it
   monkeypatch.setattr(signals, '_listener', listener)
