@@ -77,7 +77,6 @@ def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
   start = time.perf_counter()
   states.save(run.number, run.server, {'clients': names}, None)
   save = time.perf_counter() - start
-  saved.close()
   size = sum(x.stat().st_size for x in folder.rglob('*') if x.is_file())
   return {
     'round': float(np.median(seconds[1:])),

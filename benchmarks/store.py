@@ -92,11 +92,9 @@ def measure(folder: pathlib.Path, rule: str) -> list[str]:
     reads.append(seconds(store.read, part)[0])
   root = workdir / steps.FOLDER
   used = sum(x.stat().st_size for x in root.rglob('*') if x.is_file())
-  saved.close()
   again = checkpoint.Checkpoints(workdir)
   begun = client_states.ClientStates(make_store(), again, names, rule)
   resumed, _ = seconds(lambda: begun.restore(again.latest(), make_server()))
-  again.close()
   return [
     rule,
     f'{len(store.written()):,}',
@@ -120,7 +118,6 @@ def alone(folder: pathlib.Path) -> float:
     seconds(saved.save, step, make_server(), nothing, {}, None)[0]
     for step in range(5)
   ]
-  saved.close()
   return float(np.median(times))
 
 

@@ -45,8 +45,8 @@ jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 gc.set_threshold(200_000, 50, 1000)
 RENDERED = synthetic_source.folder()
 
-# Where rounds with every hook are built. Checking programs more than doubles the
-# time of a trace: other tests go without.
+# Where rounds with every hook are built. Checking programs more than doubles
+# the time of a trace: other tests go without.
 CHECKED = ('test_contract.py', 'test_simulation.py')
 
 
