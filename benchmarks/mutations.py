@@ -290,7 +290,6 @@ BUGS = (
     (
       ('examples != facts.images', 'examples > facts.images'),
       ('not trained <= steps', 'not 0 <= steps'),
-      ("reply['finite'] and not all", "reply['finite'] and not any"),
     ),
   ),
   (

@@ -99,7 +99,7 @@ def is_device_folder(name: str) -> bool:
 
 
 def set_aside(root: Path) -> str:
-  """Describes images in folders of devices, '72 files in @eaDir', or ''."""
+  """Says how many images folders of devices have, by their names, or ''."""
   counts: Counter[str] = Counter()
   for folder, below, _ in os.walk(root):
     found = [name for name in below if is_device_folder(name)]

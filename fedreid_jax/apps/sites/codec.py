@@ -106,7 +106,8 @@ def fit(arrays: dict[str, np.ndarray], like: Tree, where: str) -> Any:
   }
   found = {name: _form(leaf) for name, leaf in arrays.items()}
   differ = [
-    f'{name} is {found.get(name, "absent")}, not {wanted.get(name, "expected")}'
+    f'{printable(name)} is {found.get(name, "absent")}, not '
+    f'{wanted.get(name, "expected")}'
     for name in sorted(wanted.keys() | found.keys())
     if wanted.get(name) != found.get(name)
   ]

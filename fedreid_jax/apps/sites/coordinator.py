@@ -297,10 +297,11 @@ def _impossible(reply: dict[str, Any], facts: Facts, batch: int) -> str:
     return f'{errors.counted(steps, "step")} of at most {facts.steps}'
   if trained and not 0 <= int(reply['images']) <= steps * batch:
     return f'{int(reply["images"])} images in {errors.counted(steps, "step")}'
-  # An update that is not finite does not count, if the site says so.
-  leaves = jax.tree.leaves(reply)
-  if reply['finite'] and not all(np.isfinite(leaf).all() for leaf in leaves):
-    return 'values that are not finite, and that it calls finite'
+  # The aggregation leaves out an update that is not finite, whatever the site
+  # says, and nothing does so for a message before round 0.
+  leaves = jax.tree.leaves(reply['messages'])
+  if not (trained or all(np.isfinite(leaf).all() for leaf in leaves)):
+    return 'values that are not finite'
   return ''
 
 

@@ -17,7 +17,7 @@ from fedreid_jax.apps.sites import coordinator, refused, terms
 from fedreid_jax.apps.sites.terms import Channel, Facts, Members
 from fedreid_jax.config import load as config_files
 from fedreid_jax.config import schema, validation
-from fedreid_jax.data import load
+from fedreid_jax.data import load, sampling
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.round import cohort
 from fedreid_jax.training import build, engine, loop, source_stats
@@ -178,7 +178,8 @@ def assemble(
     del clients, seed
     # Only the shape of a plan is known here; batches are planned at the sites.
     planner = cohort.Planner(_no_plan, lambda _: given[0].steps)
-    return planner, (given[0].steps, local.batch), given[0].masked
+    places = sampling.SAMPLERS[local.sampler](local).places
+    return planner, (given[0].steps, places * local.batch), given[0].masked
 
   variant = engine.Variant(
     plan=plan,

@@ -85,7 +85,8 @@ class GridChannel:
     for reply in self._grid.send_and_receive(sent, timeout=timeout):
       node = reply.metadata.src_node_id
       if reply.has_error():
-        print(f'node {node}: {reply.error.reason}')
+        reason = codec.printable(str(reply.error.reason))
+        print(f'node {node}: {reason}')
       else:
         replies[node] = _data(reply)
     return replies
@@ -97,7 +98,7 @@ def _data(reply: Any) -> Any:
   # only this site is left out.
   try:
     return reply.content[RECORD][DATA]
-  except (KeyError, TypeError):
+  except (KeyError, TypeError, ValueError):
     return b''
 
 

@@ -79,8 +79,11 @@ def read_facts(fields: Mapping[str, Any], where: str) -> Facts:
     valid = _is_name(found.name)
     valid &= all(map(_counts, counts))
     valid &= isinstance(found.padded, bool)
-    valid &= isinstance(found.versions, dict)
-    valid &= all(map(_is_name, found.versions.values()))
+    valid = (
+      valid
+      and isinstance(found.versions, dict)
+      and all(map(_is_name, found.versions.values()))
+    )
   except TypeError:
     valid = False
   if not valid:

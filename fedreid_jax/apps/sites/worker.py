@@ -249,9 +249,16 @@ class Worker:
     return codec.pack(codec.FAILED, {'error': told})
 
   def _without_paths(self, text: str) -> str:
-    """A text without the paths of this computer, which stay here."""
-    for known in (str(self._folder), self._config.data.root):
-      text = text.replace(known, 'PATH') if known else text
+    """A text without the absolute paths of this computer, which stay here."""
+    roots = [Path(self._config.data.root or '/').expanduser(), self._folder]
+    known = {
+      str(p) for root in roots for p in (root.absolute(), root.resolve())
+    }
+    # The folders that are known may have blanks, at which others end.
+    for path in sorted(known - {'/'}, key=len, reverse=True):
+      text = re.sub(
+        re.escape(path) + r"""(?![^/\s:;,'"()\[\]])""", '/PATH', text
+      )
     return _PATH.sub('PATH', text)
 
   def _hello(self, message: codec.Message) -> bytes:

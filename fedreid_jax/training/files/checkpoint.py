@@ -18,6 +18,8 @@ from fedreid_jax.training.files import orbax_files, recorder, steps
 from fedreid_jax.training.files.client_files import ClientFiles
 
 KEPT = 2  # newest steps kept, beside the best
+# Errors of a JSON file that is none, or has another form.
+DAMAGED = ValueError, KeyError, TypeError, AttributeError
 
 
 class Checkpoints(steps.Steps):
@@ -91,7 +93,7 @@ class Checkpoints(steps.Steps):
     there = [k for k in self.steps() if steps.manifest(self._root, k).exists()]
     readable: list[int] = []
     for number in there:
-      with contextlib.suppress(OSError, ValueError):
+      with contextlib.suppress(OSError, *DAMAGED):
         self.score(number)
         readable.append(number)
     # A damaged step stays for `latest`, which names it.
@@ -144,6 +146,9 @@ class Checkpoints(steps.Steps):
     Raises:
       IntegrityError: when no saved step verifies; then nothing is removed.
     """
+    # A kill during a save leaves a copy of the states.
+    for left in self._root.glob('*.orbax-checkpoint-tmp*'):
+      shutil.rmtree(left, ignore_errors=True)
     whole, damaged = self._checked()
     if whole:
       self._warn(damaged, whole[0])

@@ -125,7 +125,6 @@ WRONG = {
   'many steps': changed(num_steps=np.int32(10**6)),
   'negative steps': changed(num_steps=np.int32(-1)),
   'images without steps': changed(images=np.int32(10**6)),
-  'values that are not finite': with_nan,
   'an error that is no error': failed(7),
   'an error with a lone surrogate': failed([3, '\ud800', 'x', 'y']),
   'an error of many lines': failed([3, 'a\nb\x1b[2J' * 999, 'x', 'y']),
@@ -162,12 +161,12 @@ def test_one_wrong_reply_leaves_only_its_site_out(three, wrong):
   without_birch(three)
 
 
-def test_an_update_that_its_site_calls_not_finite_does_not_count(three):
+@pytest.mark.parametrize('called', [True, False])
+def test_an_update_that_is_not_finite_does_not_count(three, called):
   sites, executor, server, states = three
+  finite = {'finite': np.bool_(called)}
   sites.bend = {
-    'birch': lambda m: with_nan(
-      m._replace(arrays=m.arrays | {'finite': np.False_})
-    )
+    'birch': lambda m: with_nan(m._replace(arrays=m.arrays | finite))
   }
   _, log = executor.round(executor.put_server(server), states, 0)
   assert log['valid'].tolist() == [True, False, True]
@@ -183,6 +182,8 @@ def test_an_update_that_its_site_calls_not_finite_does_not_count(three):
     {'images': -1},
     {'steps': 10**12},
     {'versions': {'jax': 7}},
+    {'versions': []},
+    {'versions': None},
     {'versions': {'fedreid_jax': '\ud800'}},
   ],
 )
@@ -263,6 +264,7 @@ def test_an_error_that_is_sent_has_no_path_of_the_site(site, tmp_path):
   [
     ('no /srv/fedreid/x.png here', 'no PATH here'),
     ("open('/home/me/a b.png')", "open('PATH b.png')"),
+    ('data.root and root. of x', 'data.root and root. of x'),
     ('~/photos and ~me/photos', 'PATH and PATH'),
     ('params/classifier/kernel is int32[3]', 'params/classifier/kernel is '),
     ('5 images/s', '5 images/s'),
