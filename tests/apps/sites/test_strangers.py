@@ -121,7 +121,7 @@ WRONG = {
   'negative images': changed(num_examples=np.float32(-96)),
   'a million images': changed(num_examples=np.float32(1e6)),
   'no number of images': changed(num_examples=np.float32(np.nan)),
-  'no steps': changed(num_steps=np.int32(0)),
+  'no steps': changed(num_steps=np.int32(0), images=np.int32(0)),
   'many steps': changed(num_steps=np.int32(10**6)),
   'negative steps': changed(num_steps=np.int32(-1)),
   'images without steps': changed(images=np.int32(10**6)),
