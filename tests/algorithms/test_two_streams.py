@@ -1,4 +1,4 @@
-"""Losses that read what a network of two streams says beside its outputs."""
+"""Losses that read further outputs of a network of two streams."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ from fedreid_jax.round import compose
   [('deen', deen.DEEN, 'gap'), ('lba', alignment.CMAlign, 'gem')],
 )
 def test_a_loss_reads_what_its_network_says(name, network, pool):
-  """Of the real network, by shapes alone: what it says is what is read."""
+  """The real network has the outputs that are read, compared by shapes."""
   backbone = network('resnet18', 1 / 16, small_stem=True, last_stride=1)
   model = networks.wrap(reid.ReIDNet(backbone, 3, pool), (16, 8, 3))
   (made,) = compose.load((name,), {}, algorithms)

@@ -135,6 +135,8 @@ def test_step_without_manifest_does_not_exist(saved, tmp_path):
   (tmp_path / 'checkpoints' / '11.orbax-checkpoint-tmp').mkdir()
   with pytest.warns(errors.DamagedCheckpointWarning, match='manifest-10.json'):
     assert saved.latest() == 3
+  # What a kill has left would stay for ever.
+  assert not [*(tmp_path / 'checkpoints').glob('*tmp*')]
 
 
 def test_all_steps_bad_is_an_error(saved, tmp_path):
@@ -172,7 +174,7 @@ def test_fewer_clients_are_refused(saved):
     saved.restore(4, *states(0.0, num=2))
 
 
-def test_a_step_of_version_0_2_is_read(tmp_path):
+def test_a_step_of_version_0_of_orbax_is_read(tmp_path):
   # Two steps of the states of this file, the first one the best.
   with tarfile.open(GOLDEN / 'checkpoints_v0.tar.xz') as archive:
     archive.extractall(tmp_path, filter='data')

@@ -6,7 +6,7 @@ A resumed run uses the newest step that verifies.
 import contextlib
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class Checkpoints(steps.Steps):
       reason = errors.disk_is_full(error)
       if not (reason or isinstance(error, OSError)):
         raise
-      for partial in orbax_files.partial(folder):
+      for partial in orbax_files.partial(self._root, str(step)):
         shutil.rmtree(partial, ignore_errors=True)
       raise errors.ResourceError(
         f'checkpoint not written: {reason or error}',
@@ -91,13 +91,13 @@ class Checkpoints(steps.Steps):
     # as wrong weights without an error. A manifest means a complete step.
     recorder.write_json(steps.manifest(self._root, step), steps.digests(folder))
     there = [k for k in self.steps() if steps.manifest(self._root, k).exists()]
-    readable: list[int] = []
+    scores: dict[int, float | None] = {}
     for number in there:
       with contextlib.suppress(OSError, *DAMAGED):
-        self.score(number)
-        readable.append(number)
+        scores[number] = self.score(number)
     # A damaged step stays for `latest`, which names it.
-    kept = {*there[:KEPT], self._best(readable), *{*there} - {*readable}}
+    damaged = {*there} - scores.keys()
+    kept = {*there[:KEPT], _highest(scores)} | damaged
     for stale in there:
       if stale not in kept:
         steps.manifest(self._root, stale).unlink()
@@ -147,7 +147,7 @@ class Checkpoints(steps.Steps):
       IntegrityError: when no saved step verifies; then nothing is removed.
     """
     # A kill during a save leaves a copy of the states.
-    for left in self._root.glob('*.orbax-checkpoint-tmp*'):
+    for left in orbax_files.partial(self._root):
       shutil.rmtree(left, ignore_errors=True)
     whole, damaged = self._checked()
     if whole:
@@ -177,8 +177,7 @@ class Checkpoints(steps.Steps):
     return self._best(self._checked()[0])
 
   def _best(self, whole: Sequence[int]) -> int | None:
-    scores = [(score, k) for k in whole if (score := self.score(k)) is not None]
-    return max(scores)[1] if scores else None
+    return _highest({step: self.score(step) for step in whole})
 
   def find(self, which: str) -> int:
     """The step of 'latest', 'best' or a number.
@@ -215,3 +214,9 @@ class Checkpoints(steps.Steps):
       )
     self._warn(damaged, step)
     return step
+
+
+def _highest(scores: Mapping[int, float | None]) -> int | None:
+  """The step with the highest score, the newest of equals, or None."""
+  known = [(score, step) for step, score in scores.items() if score is not None]
+  return max(known)[1] if known else None

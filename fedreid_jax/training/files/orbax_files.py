@@ -4,7 +4,7 @@ It uses version 1 of Orbax's interface, which `orbax-checkpoint` 0.12 has as
 `experimental.v1` and 1.0 will have as `orbax.checkpoint`. Every tree has a
 folder of its own, below a folder that appears complete or not at all: Orbax
 writes into a folder with another name, and renames it. Folders that version 0
-of the interface wrote, before release 0.3 of this package, are read as well.
+of the interface wrote are read as well.
 """
 
 import os
@@ -55,6 +55,6 @@ def read(folder: Path, names: Iterable[str]) -> dict[str, Any]:
     return ocp.load_checkpointables(os.fspath(folder), like) if like else {}
 
 
-def partial(folder: Path) -> list[Path]:
-  """Returns the folders of writes of `folder` that were interrupted."""
-  return [*folder.parent.glob(f'{folder.name}.orbax-checkpoint-tmp*')]
+def partial(root: Path, name: str = '*') -> list[Path]:
+  """Returns what interrupted writes of folders `root/name` have left."""
+  return [*root.glob(f'{name}.orbax-checkpoint-tmp*')]

@@ -209,7 +209,7 @@ class Steps:
     """The JSON part of a step: its number, configuration, run and score."""
     folder = self._root / str(step)
     path = folder / DESCRIBED
-    if not path.exists():  # Orbax wrote it, until version 0.2
+    if not path.exists():  # of version 0 of Orbax's interface
       path = folder / 'host/metadata'
     found = json.loads(path.read_text())
     # A step of version 0.1 has only the part of the run. Its models can be
@@ -223,7 +223,8 @@ class Steps:
 
   def score(self, step: int) -> float | None:
     """Returns the score of a step, None if it was not evaluated."""
-    former = self._root / str(step) / 'metrics/metrics'  # until version 0.2
+    # Of version 0 of Orbax's interface.
+    former = self._root / str(step) / 'metrics/metrics'
     if former.is_file():
       return json.loads(former.read_text())['mAP']
     return self._described(step).get('mAP')
