@@ -65,11 +65,8 @@ BUGS = (
   ),
   (
     ('round/server/server_round.py', 'round/test_server_round.py'),
-    (('order.argmin(axis=1)', 'order.argmax(axis=1)'),),
-  ),
-  (
-    ('round/server/server_round.py', 'round/test_simulation.py'),
     (
+      ('order.argmin(axis=1)', 'order.argmax(axis=1)'),
       (
         'jnp.arange(num_groups)[:, None]) & valid[None]',
         'jnp.arange(num_groups)[:, None])',

@@ -189,6 +189,26 @@ def test_the_sums_are_those_without_a_client_that_is_left_out(value):
     assert log['valid'].all() and not log['out_of_range'].any()
 
 
+@pytest.mark.parametrize('fallback', [False, True])
+def test_weights_above_their_bound_are_not_used(fallback):
+  """Their sum may have wrapped: the model stays, or is the mean by size."""
+  rule = sums.Sum(
+    weight=lambda message, ctx: ctx.num_examples,
+    bound=sums.by_share,
+    fallback=fallback,
+  )
+  made = Component('liar', shared='.*', aggregation=rule)
+  server = handmade.variables(0.5)
+  shared = {n: np.stack([x + 1, x + 2]) for n, x in server.items()}
+  sent = handmade.uploads(shared, sizes=[3, 1])
+  found, log = handmade.serve((made,), server, sent)
+  assert bool(log['fell_back']) == fallback
+  assert bool(log['stayed']) != fallback
+  expected = {n: x + 1.25 * fallback for n, x in server.items()}
+  got = {n: x[0] for n, x in found.shared.items()}
+  toy.assert_close_trees(got, expected, 1e-6)
+
+
 def test_a_component_that_reads_uploads_is_named_when_traced():
   def update(state, models, ctx):
     return state, jax.tree.map(lambda x: x.mean(axis=0)[None], ctx.uploaded)
