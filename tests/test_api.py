@@ -61,6 +61,7 @@ def desk(tmp_path_factory):
   return folder, names
 
 
+@pytest.mark.slow
 def test_the_readme_runs(desk):
   folder, names = desk
   assert names['results']['rounds'] == 5
@@ -189,6 +190,7 @@ def test_two_threads_train_as_one_after_another(tmp_path):
   ]
 
 
+@pytest.mark.slow
 def test_a_work_directory_is_of_one_thread_at_a_time(tmp_path):
   config = fr.load_config('fedpav:smoke', TINY, rounds=1)
   with futures.ThreadPoolExecutor(2) as pool:

@@ -100,6 +100,7 @@ def test_the_script_on_two_data_sets(script, weight_file, tmp_path):
     assert config['data']['root'] == str(work / 'data')
 
 
+@pytest.mark.slow
 def test_a_missing_data_set_is_one_line(script, minis, weight_file, tmp_path):
   shutil.copytree(minis('market1501'), tmp_path / 'root' / 'market1501')
   code, out, err = script(

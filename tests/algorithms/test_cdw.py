@@ -134,6 +134,7 @@ def test_equal_clients_come_back_but_not_by_the_printed_weights():
     assert np.abs(got[name] - leaf).min() > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('budget', [0.0, 700 / 2**20], ids=['whole', 'cut'])
 def test_the_batch_is_the_first_of_the_round_not_augmented(
   config, clients, budget

@@ -49,6 +49,7 @@ def clients():
   return toy.toy_clients()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', [pytest.param('cluster_contrast', marks=pytest.mark.slow), 'fedureid']
 )
@@ -64,6 +65,7 @@ def test_training_does_not_depend_on_the_identities(name, clients):
   toy.assert_equal_trees(store, kept)
 
 
+@pytest.mark.slow
 def test_clients_with_labels_train_as_without_the_component(clients):
   # All but one have labels; their first round begins from the same model.
   mixed = without_labels(clients, clients[1].name)
@@ -157,6 +159,7 @@ def test_clusters_before_round_0_and_after_each(clients):
     assert not own[num:].any()
 
 
+@pytest.mark.slow
 def test_fedureid_merges_a_share_of_the_images(clients):
   clients = without_labels(clients)
   merged, logs = 0, []

@@ -87,6 +87,7 @@ def test_sent_and_kept_add_up_to_all_updates(config):
   np.testing.assert_allclose(sent + state[KERNEL], total, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_lost_upload_keeps_the_error_before_it(config):
   def spoil(store):
     rows = store.stacked()

@@ -176,6 +176,7 @@ def test_a_step_equals_that_of_the_released_code(lam):
   np.testing.assert_allclose(value, total, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_order_of_the_entropies_matters():
   """A mutant that exchanges both models is seen."""
   _, aux, _, _, metrics = step()

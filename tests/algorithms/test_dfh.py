@@ -19,6 +19,7 @@ def components(**arguments):
   return compose.load(('fedpav', 'dfh'), {'dfh': arguments}, algorithms)
 
 
+@pytest.mark.slow
 def test_every_client_prepares_and_the_server_keeps_all(config, clients):
   config.fraction = 0.5
   executor, variables, _ = toy.make_executor(config, clients, components())
@@ -109,6 +110,7 @@ def test_every_choice_gives_another_loss():
   assert [i for i, found in enumerate(metrics) if 'novel' not in found] == [1]
 
 
+@pytest.mark.slow
 def test_a_client_without_other_domains_has_a_finite_loss():
   ctx, dfs = step(1, 0, 0 * LABELS)
   loss, metrics = components()[-1].client.loss(

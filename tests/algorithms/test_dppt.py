@@ -53,6 +53,7 @@ def features(config, clients, model, variables):
   return kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'norm, k, absent',
   [(True, 2, 'skip'), (False, 100, 'zeros')],
@@ -116,6 +117,7 @@ def test_only_later_rounds_pull_features_to_the_centres(
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(server.shared))
 
 
+@pytest.mark.slow
 def test_an_identity_nobody_brings_keeps_its_centre(config, clients):
   config.fraction = 0.3
   executor, variables, _ = toy.make_executor(config, clients, components())

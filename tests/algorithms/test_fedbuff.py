@@ -110,6 +110,7 @@ def test_wrong_combinations_are_refused(fields, message):
     validation.validate(config)
 
 
+@pytest.mark.slow
 def test_a_variance_stays_positive(config, clients):
   """Stale clients saw it fall from 1 as the present model has since."""
   config.fraction, config.local.steps = 0.5, 20

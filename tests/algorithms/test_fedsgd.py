@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import toy
 
 from fedreid_jax import algorithms
@@ -13,6 +14,7 @@ from fedreid_jax.data import augment, sampling
 from fedreid_jax.round import compose
 
 
+@pytest.mark.slow
 def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
   """w - lr (sum_k p_k g_k + wd w), statistics averaged after every batch."""
   config, clients = toy.toy_config(), (clients[0], clients[2])

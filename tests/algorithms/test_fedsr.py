@@ -109,6 +109,7 @@ def test_a_test_is_that_of_the_network_without_noise(model):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_the_embedding_of_training_is_a_sample(model):
   made, plain, variables = model
 

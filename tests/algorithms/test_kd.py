@@ -116,6 +116,7 @@ def test_a_student_that_is_the_mean_teacher_learns_nothing(normalise, kernels):
   assert np.abs(server.shared[MEAN]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_only_every_so_often():
   sent = different()
   undone, _ = handmade.serve((FEDAVG,), handmade.variables(9.0), sent)

@@ -19,6 +19,7 @@ from fedreid_jax.method.sums import Gather
 from fedreid_jax.round import compose, local_step
 
 
+@pytest.mark.slow
 def test_server_keys_before_and_in_round_0_differ():
   """The keys of all hooks of two components; those of one are the same."""
   found = {}

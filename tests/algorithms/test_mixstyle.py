@@ -29,6 +29,7 @@ def test_defaults_are_those_of_the_paper_for_re_identification():
   assert config.model.neck == base.model.neck == 'none'
 
 
+@pytest.mark.slow
 def test_fields_reach_the_network():
   config = recipes.recipe('mixstyle', 'smoke,mixstyle.stages=(2,)')
   model = build.network(config, 4, (16, 8, 3))

@@ -118,6 +118,7 @@ def rounds(clients):
   return ends
 
 
+@pytest.mark.slow
 def test_controls_start_at_zero_and_the_first_round_is_fedpav(rounds):
   plain, corrected = rounds
   start, states = corrected[0]
@@ -212,6 +213,7 @@ def optimum(weighted):
   return np.average(centres, weights=share)
 
 
+@pytest.mark.slow
 def test_the_fixed_point_is_the_optimum_by_size():
   """Three clients whose sizes, centres and curvatures differ."""
   found = ends_at(('fedavg', 'scaffold'))
@@ -226,6 +228,7 @@ def test_the_fixed_point_of_the_papers_pair_is_the_uniform_optimum():
   np.testing.assert_allclose(found, optimum(weighted=False), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('weights', ('size', 'uniform'))
 def test_a_cohort_does_not_move_the_fixed_point(weights):
   """Two of three clients a round: the control stays the mean over all."""

@@ -21,6 +21,7 @@ def runs(clients):
   return ends
 
 
+@pytest.mark.slow
 def test_a_client_learns_what_it_learns_alone(runs):
   (_, _, both, _), (_, _, alone, _) = runs
   assert KERNEL in both.personal

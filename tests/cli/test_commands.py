@@ -241,6 +241,7 @@ def test_a_signal_during_imports_ends_it_at_once(number, tmp_path):
   assert err == f'stopped by {number.name}\n'
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error():
   process = launch('list', door='data')
   assert process.stdout

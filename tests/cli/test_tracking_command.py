@@ -37,6 +37,7 @@ def test_a_command_writes_what_its_trackers_read(tmp_path):
   assert b'ranked/mall/global' in events.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
   (tmp_path / 'wandb.py').write_text('raise ImportError("no such thing")')
   paths = os.pathsep.join([str(tmp_path), os.environ.get('PYTHONPATH', '')])

@@ -207,6 +207,7 @@ def test_a_saved_configuration_needs_no_fields_of_reporting():
   assert changed.track == ('csv',)
 
 
+@pytest.mark.slow
 def test_the_check_of_every_recipe_starts_no_backend():
   script = """
 from fedreid_jax.config import recipes, reference, validation

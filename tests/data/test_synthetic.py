@@ -351,6 +351,7 @@ def hues(source, domain, seed):
   return np.where((hsv[:, 1] > 0.2) & (hsv[:, 2] > 0.12), hsv[:, 0], -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('seed', [0, 5])
 def test_no_hue_dominates_a_domain(seed):
   """At most a third of the garments are within 30 degrees of hue."""

@@ -233,6 +233,7 @@ def targets(*specs):
 LARGER = {'height': 64, 'width': 32}
 
 
+@pytest.mark.slow
 def test_a_shifted_domain_has_the_same_persons_in_other_images():
   specs = [f'mall:shift={kind}' for kind in shifts.SHIFTS]
   plain, *shifted = targets('mall', *specs)
@@ -262,6 +263,7 @@ def assert_differ(found):
       assert np.abs(one - other).mean() > 2
 
 
+@pytest.mark.slow
 def test_what_a_shift_changes():
   """Noise: neighbouring pixels. Resolution: edges. Colour: the mean colour."""
   world = worlds.find('synthetic')

@@ -31,6 +31,7 @@ def built(request, vectors):
   return made, request.param
 
 
+@pytest.mark.slow
 def test_most_of_the_nearest_are_found_with_exact_distances(built, vectors):
   made, metric = built
   rng = np.random.default_rng(1)

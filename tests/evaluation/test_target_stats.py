@@ -189,6 +189,7 @@ def test_parameters_stay(parts, rule):
     assert changed == {n for n in variables if n.startswith('batch_stats/')}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('shallow')
 def test_a_layer_without_gallery_images_keeps_its_moments(parts):
   config = toy.toy_config()

@@ -252,6 +252,7 @@ def test_an_unreachable_target_is_an_error():
     accounting.multiplier(lambda z: [Mechanism(z, 1.0, 10**9)], 1e-3, 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'mechanism, target',
   [

@@ -185,6 +185,7 @@ def test_a_neck_after_the_only_loss(clients):
   assert found == {'params/classifier/kernel'}
 
 
+@pytest.mark.slow
 def test_cross_entropy_moves_everything(clients):
   changes = NECK | {'loss.identity': 1e-30, 'loss.triplet_on': 'feature'}
   assert not unmoved(clients, ('fedavg',), **changes)

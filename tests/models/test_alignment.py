@@ -180,6 +180,7 @@ def test_gradients_are_finite_without_activity(maps):
   assert np.abs(grad).max() < 1e3
 
 
+@pytest.mark.slow
 def test_three_maps_of_an_image_in_training_one_in_evaluation(network):
   model, variables, run = network
   outputs, _ = run(KEY)

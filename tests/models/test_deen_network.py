@@ -77,6 +77,7 @@ def test_parameters_at_full_size_are_those_published():
   assert len(blocks) == 6 and sum(blocks) == 3_025_056
 
 
+@pytest.mark.slow
 def test_three_embeddings_in_training_one_in_evaluation(network):
   model, variables, run = network
   outputs, _ = run(KEY)

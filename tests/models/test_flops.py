@@ -72,6 +72,7 @@ def test_agw_costs_what_the_paper_says():
   assert found.multiply_adds == pytest.approx(5.18e9, rel=0.01)
 
 
+@pytest.mark.slow
 def test_dns_costs_what_the_paper_says():
   """25.45 M: nothing that only training needs. One image takes one stream."""
   two, one = count(dns_network('two_stream')), count(dns_network('one_stream'))

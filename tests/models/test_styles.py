@@ -202,6 +202,7 @@ def test_modules_come_after_the_stages_that_are_given(name, stages, places):
   assert found == places
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('shallow')
 @pytest.mark.parametrize('name', ['convnet', 'resnet18'])
 def test_a_test_is_that_of_the_plain_network(name):

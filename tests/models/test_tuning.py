@@ -60,6 +60,7 @@ def test_the_first_model_is_the_pretrained_one(fields, images):
   assert kept <= own.keys()
 
 
+@pytest.mark.slow
 def test_low_rank_matrices_are_added_to_kernels(images):
   config, tuned, whole, own, variables = pair(
     'model.tune=lora,model.tune_rank=2,model.tune_alpha=6.0'

@@ -58,6 +58,7 @@ def two_blocks(monkeypatch):
   monkeypatch.setitem(vit.SIZES, 'tiny', tiny)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('two_blocks')
 def test_branches_are_skipped_in_training_only():
   network = vit.ViT(vit.Options(drop_path=0.9))
@@ -118,6 +119,7 @@ def test_embeddings_stay_at_clients_and_tests_do_not_need_them():
   build.check_ranked(config, variables, shared)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('two_blocks')
 def test_other_networks_of_a_step_get_its_cameras():
   """MOON compares a step with frozen networks on the same batch."""

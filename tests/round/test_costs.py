@@ -13,6 +13,7 @@ from fedreid_jax.round import compose
 PARTS = 'start', 'training', 'moments', 'data pass', 'uploads'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'budget', [0, pytest.param(2000, marks=pytest.mark.slow)]
 )

@@ -126,6 +126,7 @@ def test_sums_are_those_of_gathered_uploads(names, messages, exact):
     np.testing.assert_allclose(log[name], other[name], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('names, given, deterministic', PARAMS)
 def test_a_round_of_sums_is_the_gathered_one(
   clients, names, given, deterministic

@@ -56,6 +56,7 @@ def test_which_uploads_are_combined_in_parts(names, wanted):
   assert gathering.is_by_coordinate(made) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('beside', [(), ('fedopt',)])
 def test_a_median_is_combined_in_parts(clients, config, beside):
   config.model.features = (4,)

@@ -83,6 +83,7 @@ def test_one_trace_with_changing_cohorts_and_ragged_clients(config, clients):
   assert len(traces) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('budget_mb', [0.0, 700 / 2**20])
 def test_a_round_compiles_nothing_that_was_compiled_ahead(
   config, clients, budget_mb
@@ -111,6 +112,7 @@ def test_a_round_compiles_nothing_that_was_compiled_ahead(
   assert not {'jit(run)', 'jit(aggregate)'} & {*found}
 
 
+@pytest.mark.slow
 def test_clients_out_of_the_cohort_keep_their_state(config, clients):
   config.fraction = 0.5
   executor, variables, _ = toy.make_executor(
@@ -158,6 +160,7 @@ def test_a_client_that_is_not_finite_is_left_out(config, clients):
   assert np.isfinite(logs[1]['metrics']['loss'])
 
 
+@pytest.mark.slow
 def test_a_client_whose_classifier_alone_breaks_is_left_out(config, clients):
   def poisoned(variables, state, ctx):
     del state
@@ -176,6 +179,7 @@ def test_a_client_whose_classifier_alone_breaks_is_left_out(config, clients):
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(states))
 
 
+@pytest.mark.slow
 def test_leaves_that_travel_and_that_stay_are_all_there_are(config, clients):
   config.optim.reset_each_round = False
   executor, variables, _ = toy.make_executor(
@@ -188,6 +192,7 @@ def test_leaves_that_travel_and_that_stay_are_all_there_are(config, clients):
   assert set(shared) | set(states.personal) == set(variables)
 
 
+@pytest.mark.slow
 def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):
   """Without a gradient the first step of round 2 is the momentum alone."""
   config.optim.reset_each_round = False

@@ -116,6 +116,7 @@ def test_a_fast_server_has_no_stale_clients():
     assert found.end - found.start == found.clients[0] + 1
 
 
+@pytest.mark.slow
 def test_without_anyone_for_months_there_is_an_error():
   table = make(
     lambda *_: np.zeros(len(UIDS), bool), size=1, in_flight=1, max_staleness=0

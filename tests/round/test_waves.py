@@ -224,6 +224,7 @@ def test_the_first_is_read_in_a_thread_and_the_others_on_demand():
   assert ahead.take(ARRAYS) is None
 
 
+@pytest.mark.slow
 def test_no_segment_outlives_its_use():
   class Images:
     pass

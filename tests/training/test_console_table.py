@@ -114,6 +114,7 @@ def read(stream):
   return plain.replace('\r\n', '\n')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('columns', [80, 100, 140, 0])
 def test_nothing_is_cut_at_any_width(printed, columns):
   found = printed[columns]

@@ -4,6 +4,7 @@ import shutil
 import warnings
 
 import numpy as np
+import pytest
 
 import fedreid_jax as fr
 from fedreid_jax import errors
@@ -75,6 +76,7 @@ def check(folder, draws, seed):
   return outcomes
 
 
+@pytest.mark.slow
 def test_damage_is_told(finished):
   outcomes = check(finished, 12, seed=1)
   assert outcomes['one back'] > 0

@@ -178,6 +178,7 @@ def test_a_finished_run_goes_on_as_if_it_had_been_longer(
     loop.train(small, tmp_path / 'both')
 
 
+@pytest.mark.slow
 def test_a_signal_saves_and_the_resumed_run_ends_the_same(
   built_once, small, finished, tmp_path, monkeypatch
 ):
@@ -238,6 +239,7 @@ def lines_of(workdir, event):
   return [x for x in map(json.loads, lines) if x['event'] == event]
 
 
+@pytest.mark.slow
 def test_rounds_without_a_finite_update_have_no_loss(
   federation, small, tmp_path, monkeypatch, capsys
 ):

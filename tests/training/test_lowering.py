@@ -58,6 +58,7 @@ ACCELERATORS = ('cuda', 'tpu')
 SHARDING = {'Sharding', 'SPMDFullToShardShape', 'SPMDShardToFullShape'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'recipe',
   [

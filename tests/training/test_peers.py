@@ -104,6 +104,7 @@ def test_another_abort_keeps_its_message():
   assert lines[1].startswith('error[70]: native code aborted')
 
 
+@pytest.mark.slow
 def test_messages_of_native_code_pass():
   code, err = run('W1121 slow operation\\n', 'taken.drain()')
   assert (code, err) == (0, 'W1121 slow operation\n')

@@ -130,6 +130,7 @@ def changes(images, fields):
   return np.concatenate([np.ravel(after[n] - before[n]) for n in before])
 
 
+@pytest.mark.slow
 def test_the_difference_of_two_runs_has_the_noise_of_both():
   """A person leaves and the run is repeated with the same seed.
 

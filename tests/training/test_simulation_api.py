@@ -66,6 +66,7 @@ def test_clients_are_in_canonical_order_and_models_have_names(made, clients):
   assert made.embed(models['global'], images).shape == (2, 8)
 
 
+@pytest.mark.slow
 def test_the_optimizer_replaces_that_of_the_fields(clients):
   still = optimizers.sgd(0.0, False, 0.0, (('params/', 0.0),))
   made = simulation(clients, optimizer=still)

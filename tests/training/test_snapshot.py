@@ -34,6 +34,7 @@ def target_of(config):
   return load.load(config.data).targets[0].images
 
 
+@pytest.mark.slow
 def test_attributes(workdir):
   first, last = fr.load(workdir, 0), fr.load(workdir)
   assert (first.step, last.step, last.name) == (0, 1, 'global')
@@ -48,6 +49,7 @@ def test_attributes(workdir):
   assert differ
 
 
+@pytest.mark.slow
 def test_embeddings_are_those_of_the_evaluation(workdir, tmp_path):
   _, ranked = toy_run.ranked(workdir)
   model = fr.load(workdir)

@@ -48,6 +48,7 @@ def is_of(model, variables, found, clients):
   toy.assert_close_trees(found, jax.device_get(expected), 1e-4)
 
 
+@pytest.mark.slow
 def test_the_server_s_model_gets_moments_of_all_clients(built, clients):
   executor, variables, model = built
   sent = counted()
@@ -81,6 +82,7 @@ def test_a_client_s_own_model_gets_those_of_its_images(built, clients):
   is_of(model, other, found['client:dogwood'], clients[3:])
 
 
+@pytest.mark.slow
 def test_an_average_of_models_has_moments_of_its_own(config, built, clients):
   executor, variables, model = built
   config.evaluation.ensemble = ('average',)
@@ -145,6 +147,7 @@ def test_each_modality_has_moments_of_its_own(config, infrared):
   assert sent['down'] == {'batch_stats': 2 * 4 * whole}
 
 
+@pytest.mark.slow
 def test_each_modality_is_measured_in_segments_as_well(config, infrared):
   executor, variables, _ = make_built(config, infrared)
   config.execution.image_budget_mb = 2000 / 2**20

@@ -92,6 +92,7 @@ def fedpav(small):
   return small
 
 
+@pytest.mark.slow
 def test_events_of_a_run(built_once, fedpav, tmp_path):
   listener = Listener()
   results = fr.train(fedpav, tmp_path, callbacks=[listener])
@@ -154,6 +155,7 @@ def test_a_round_of_many_clients_is_a_short_line(
   assert 'over_clients' in line and 'ash' not in line
 
 
+@pytest.mark.slow
 def test_ranked_lists_are_drawn_for_callbacks_unless_none_are_asked(
   built_once, fedpav, tmp_path, monkeypatch
 ):
@@ -291,6 +293,7 @@ def test_a_callback_that_raises_ends_a_run_that_was_saved(
   assert tables[0] == tables[1]
 
 
+@pytest.mark.slow
 def test_a_callback_stops_a_run_and_a_later_call_continues_it(
   built_once, small, tmp_path, capsys
 ):

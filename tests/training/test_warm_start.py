@@ -260,6 +260,7 @@ def test_the_world_of_weights_before_the_other_run_is_refused(
     begun(*own, data('mall', world_seed=1000))
 
 
+@pytest.mark.slow
 def test_the_persons_of_another_version_of_the_world_are_others(
   make_setup, tmp_path
 ):

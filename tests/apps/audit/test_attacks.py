@@ -45,6 +45,7 @@ def asked(monkeypatch):
   return calls
 
 
+@pytest.mark.slow
 def test_images_of_identities(run):
   found = attacks.identities(
     run, run.client('birch'), 2, Weights(), Search((0, 8))

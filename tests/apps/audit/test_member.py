@@ -103,6 +103,7 @@ def null(seed, models=16, persons=24):
   return member.log_ratios(scores, included), included
 
 
+@pytest.mark.slow
 def test_no_effect_is_chance(monkeypatch):
   """The negative control fails as seldom as a 99 % interval may."""
   monkeypatch.setattr(member, 'DRAWS', 150)

@@ -10,6 +10,7 @@ from fedreid_jax.apps.deploy import embedding, exchange
 from fedreid_jax.data import load as data_load
 
 
+@pytest.mark.slow
 def test_the_embedding_is_the_one_that_is_ranked(tiny_run, monkeypatch):
   target, features = toy_run.ranked(tiny_run)
   pixels = target.images()

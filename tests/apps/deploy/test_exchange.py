@@ -85,6 +85,7 @@ def test_a_network_that_torchvision_has_not_is_refused_for_pytorch():
     exchange.encode_pth(found, ABOUT)
 
 
+@pytest.mark.slow
 def test_moments_of_infrared_images_have_names_of_their_own(tmp_path):
   found = toy_embedding.make(name='resnet18', width=1 / 32)
   mean = 'batch_stats/backbone/bn1/mean'
@@ -268,6 +269,7 @@ assert not {'fedreid_jax', 'flax'} & {*sys.modules}
 """
 
 
+@pytest.mark.slow
 def test_a_process_with_jax_only_computes_the_same(tmp_path, short):
   pytest.importorskip('flatbuffers', reason='pip install .[export]')
   found = toy_embedding.tiny('resnet18', flip=True)

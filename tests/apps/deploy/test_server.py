@@ -265,6 +265,7 @@ def half_requests(site, number):
   return found
 
 
+@pytest.mark.slow
 def test_half_requests_keep_nobody_out_and_are_ended(site, monkeypatch):
   monkeypatch.setattr(server, 'SECONDS', 2.0)
   with contextlib.ExitStack() as stack:

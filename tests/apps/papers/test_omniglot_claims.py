@@ -64,6 +64,7 @@ def test_each_alphabet_is_held_out_once(folds, tmp_path):
   assert camera.config.data.client_split == 'by_camera'
 
 
+@pytest.mark.slow
 def test_all_claims_can_be_planned(folds, tmp_path):
   found = omniglot.claims(CLAIMS, folds)
   assert found.keys() < CLAIMS.keys() and len(found) > 20

@@ -85,6 +85,7 @@ def rows(tmp_path):
     return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_mean_spread_and_costs_over_seeds(cells, tmp_path, trainer, capsys):
   conduct(cells, tmp_path, trainer)
   dfh, alone = rows(tmp_path)
@@ -438,6 +439,7 @@ def found(cell):
   return json.loads((cell.workdir / 'results.json').read_text())
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_can_be_trained(tmp_path, monkeypatch, capsys):
   """Runs 0 and 1 at once; 2 starts from 0; 3 fails, the process of 4 dies."""
   monkeypatch.setattr(runner, '_gpus', lambda: ['A', 'B'])

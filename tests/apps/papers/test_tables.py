@@ -232,6 +232,7 @@ def test_rows_are_chosen_by_label_or_part_of_it():
     declare.chosen(BY_ID['dfh/table1'], 'nobody')
 
 
+@pytest.mark.slow
 def test_rows_that_lack_a_data_set_name_it(mini_copy, tmp_path):
   for name in ('market1501', 'msmt17', 'cuhk03'):
     mini_copy(name)
