@@ -248,6 +248,7 @@ def test_vectors_of_another_checkpoint_are_refused(world, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('shallow')
 def test_a_model_of_two_modalities_asks_for_them(tmp_path):
   fields = {
     'model.name': 'resnet18',
