@@ -1,8 +1,8 @@
 """All fields of a configuration: their declarations and defaults.
 
 A recipe starts from `default()`, applies a preset and makes the changes of its
-paper. Fields are declared in `config.groups`; those of a component are declared
-in the `Options` next to its `make`.
+paper. Fields are declared beside the code that reads them (`configuration`);
+those of a component are declared in the `Options` next to its `make`.
 """
 
 import functools
@@ -20,11 +20,6 @@ from fedreid_jax.core.plugins import Plugin
 from fedreid_jax.models import backbones
 
 ConfigDict = ml_collections.ConfigDict
-TOP = 'Run'  # the class with the fields at the top level
-CLASSES = (
-  *('Data', 'Model', 'Local', 'Optim', 'Loss', 'Augment', 'Evaluation'),
-  *('Execution', 'Availability', 'Privacy'),
-)
 Named = tuple[Plugin, str]  # a plug-in: its kind and its name
 KINDS = (
   *(plugins.COMPONENT, plugins.NETWORK),
@@ -47,10 +42,9 @@ def groups(named: Sequence[Named] = ()) -> dict[str, Any]:
 @functools.cache
 def _groups(named: tuple[Named, ...]) -> dict[str, Any]:
   # Imported here, because the import of all parts of a method takes a second.
-  from fedreid_jax.config import groups
+  from fedreid_jax.config import configuration
 
-  found: dict[str, Any] = {'': getattr(groups, TOP)}
-  found |= {name.lower(): getattr(groups, name) for name in CLASSES}
+  found: dict[str, Any] = {'': configuration.Run, **configuration.GROUPS}
   for package in (algorithms, backbones):
     for name in plugins.available(package):
       module = importlib.import_module(f'{package.__name__}.{name}')

@@ -135,6 +135,15 @@ class Checked:
       check(f'{group}.{field.name}', field, getattr(self, field.name))
 
 
+# Types of fields that many groups have.
+Natural = Annotated[int, Range(0)]
+Positive = Annotated[int, Range(1)]
+NonNegative = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+SEED = Range(0, 2**31 - 1)
+PIXELS = Range(8, 4096)
+
+
 @functools.cache
 def fields(declaration: type) -> tuple[Field, ...]:
   """Returns the fields of a declaration, in order.

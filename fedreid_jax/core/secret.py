@@ -14,16 +14,29 @@ H. Krawczyk, M. Bellare and R. Canetti, HMAC: keyed-hashing for message
 authentication, RFC 2104.
 """
 
+import dataclasses
 import hashlib
 import hmac
 import secrets
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 SIZE = 32  # bytes
 Origin = Literal['system', 'seed']
 STUDY = 'a study figure: the noise follows from the seed'
+
+
+@dataclasses.dataclass(frozen=True)
+class Privacy:
+  """The origin of the draws that a guarantee of privacy rests on."""
+
+  secret: Annotated[
+    Origin,
+    'origin of noise, masks and private samples: system draws 256 bits that '
+    'the run keeps in a file of its own; seed is for reproducible studies and '
+    'protects nobody, because a seed can be guessed',
+  ] = 'system'
 
 
 def draw() -> bytes:

@@ -14,7 +14,7 @@ name says so, an angle is `1 - cos`, and a learning rate is per step.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -27,6 +27,8 @@ Leaf = Any  # an array of JAX on a device, or of NumPy on the host
 Tree = Any
 Flat = dict[str, Any]
 Metrics = dict[str, Array]
+# Outputs of a network by which images are ranked: after or before the neck.
+Feature = Literal['embedding', 'feature']
 
 
 class Outputs(NamedTuple):

@@ -10,8 +10,9 @@ recognition"; channel augmentation of L2RW). A law gives the probabilities of
 five outcomes: unchanged, or red, green, blue or luminance in all channels.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Key, Num
 
 from fedreid_jax import errors
+from fedreid_jax.core.options import Natural, Range, Share
 from fedreid_jax.core.types import Array, Number
 
 LUMINANCE = (0.2989, 0.5870, 0.1140)
@@ -48,6 +50,47 @@ _MIXES = np.stack(
 ).astype(np.float32)
 # Smallest and largest height over width of an erased rectangle.
 ERASE_ASPECT = (0.3, 1 / 0.3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Augment:
+  """Random augmentation of training images."""
+
+  pad: Annotated[Natural, 'zero padding in pixels before a random crop'] = 4
+  enlarge: Annotated[
+    Share, 'probability of enlarging by an eighth before a random crop'
+  ] = 0.0
+  flip: Annotated[Share, 'probability of mirroring'] = 0.5
+  erase: Annotated[Share, 'probability of erasing a rectangle'] = 0.0
+  erase_fill: Annotated[
+    tuple[float, ...],
+    'fill value of the rectangle after normalisation, one per channel; empty '
+    'means zeros',
+  ] = ()
+  erase_area: Annotated[
+    tuple[float, ...],
+    'smallest and largest area of the rectangle as a fraction of the image',
+  ] = (0.02, 0.4)
+  erase_tries: Annotated[
+    int,
+    Range(1, 1000),
+    'maximum number of rectangles that are sampled until one fits',
+  ] = 1
+  grey: Annotated[
+    Share, 'probability of conversion to grey, before normalisation'
+  ] = 0.0
+  channel: Annotated[Share, 'probability that one channel replaces all'] = 0.0
+  channel_kinds: Annotated[
+    Kind, 'channels that can replace all channels, including luminance'
+  ] = 'exchange'
+  infrared: Annotated[
+    Infrared,
+    'colour augmentation of infrared images: same as visible images, of CAJ '
+    '(adapt) or with rotated hues (hue)',
+  ] = 'same'
+  copies: Annotated[
+    Literal['', Kind], 'pk_caj: colour change of the second third of a batch'
+  ] = ''
 
 
 class Transforms(NamedTuple):

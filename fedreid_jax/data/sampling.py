@@ -10,15 +10,17 @@ has a limited number of places; if more units are drawn, a random subset of them
 takes part (truncated Poisson sampling, arXiv:2508.15089). A step may be empty.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Int32
 
 from fedreid_jax import errors
 from fedreid_jax.core import prng
+from fedreid_jax.core.options import Natural, Positive, Range
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData, Plan
 from fedreid_jax.round import cohort
@@ -37,6 +39,42 @@ SamplerName = Literal[
   'poisson_pk',
 ]
 PLACES = 2  # places of a step over the expected number of its units
+
+
+@dataclasses.dataclass(frozen=True)
+class Local:
+  """Batches of a client in a round."""
+
+  sampler: Annotated[
+    SamplerName,
+    'sampler of batches; uniform shuffles, pk_modality and pk_caj are '
+    'visible-infrared, poisson and poisson_pk draw each image or identity '
+    'independently',
+  ] = 'uniform'
+  batch: Annotated[
+    int, Range(2), 'number of images in a step, on average if it is random'
+  ] = 32
+  epochs: Annotated[
+    Positive, "number of passes over a client's images in a round"
+  ] = 1
+  steps: Annotated[
+    Natural, 'number of steps of a round for clients of any size; 0 uses epochs'
+  ] = 0
+  identities: Annotated[
+    int,
+    Range(2),
+    'pk: number of identities in a batch, with batch / identities images each',
+  ] = 16
+  cross_camera: Annotated[bool, 'pk: prefer images of other cameras'] = True
+  drop_last: Annotated[
+    bool, 'drop a batch that is not full, unless it is the only one'
+  ] = True
+  accumulate: Annotated[
+    bool, 'make one update per round with the gradient of all images'
+  ] = False
+  data_pass_batch: Annotated[
+    Positive, 'number of images in a step of a data pass'
+  ] = 64
 
 
 class Sampler(NamedTuple):

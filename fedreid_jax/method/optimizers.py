@@ -7,10 +7,11 @@ gradient is zero. A parameter on which the loss does not depend has no gradient
 (`grad is None` in PyTorch) and no weight decay, and does not change.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ import optax
 
 from fedreid_jax import errors
 from fedreid_jax.core import patterns
+from fedreid_jax.core.options import Mark, Natural, NonNegative, Range, Regex
 from fedreid_jax.core.types import Array, Flat, Tree
 
 Schedule = Literal['constant', 'step', 'linear', 'cosine']
@@ -50,6 +52,55 @@ class Optimizer(NamedTuple):
   update: Callable[..., tuple[Flat, Tree]]
   factor: Callable[[str], float]
   effective_steps: Callable[..., Array] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Optim:
+  """The optimiser of clients and its learning rate."""
+
+  name: Annotated[OptimizerName, 'optimiser'] = 'sgd'
+  lr: Annotated[
+    NonNegative, Mark.STRENGTH, 'learning rate before schedule and multipliers'
+  ] = 0.05
+  momentum: Annotated[float, Range(0, 0.9999), 'sgd: momentum'] = 0.9
+  nesterov: Annotated[bool, 'sgd: use Nesterov momentum'] = True
+  weight_decay: Annotated[
+    NonNegative, 'weight decay of the parameters that get a gradient'
+  ] = 5e-4
+  lr_multipliers: Annotated[
+    tuple[tuple[str, float], ...],
+    Regex(),
+    'pairs of a regular expression of parameter names and a factor of their '
+    'learning rate',
+  ] = ()
+  schedule: Annotated[Schedule, 'learning rate schedule by global round'] = (
+    'constant'
+  )
+  milestones: Annotated[
+    tuple[float, ...],
+    Range(0),
+    'step: rounds at which the rate is multiplied by gamma; values below 1 are '
+    'fractions of the rounds of the schedule',
+  ] = ()
+  schedule_rounds: Annotated[
+    Natural,
+    'step, cosine: number of rounds of the schedule, after which the rate '
+    'stays; 0 for the rounds of the run',
+  ] = 0
+  gamma: Annotated[NonNegative, 'step: factor of the rate'] = 0.1
+  points: Annotated[
+    tuple[tuple[float, float], ...],
+    'linear: pairs of a round and a factor of the rate',
+  ] = ()
+  warmup: Annotated[
+    Natural, 'number of rounds with a linear increase of the rate'
+  ] = 0
+  schedule_per_step: Annotated[
+    bool, 'change the rate within a round instead of once per round'
+  ] = False
+  reset_each_round: Annotated[
+    bool, 'start every round with a new optimiser state'
+  ] = True
 
 
 def make(config: Any) -> Optimizer:

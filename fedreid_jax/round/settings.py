@@ -1,14 +1,50 @@
 """Settings of the local round and of the simulation, beside components."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from fedreid_jax.core import types
+from fedreid_jax.core.options import Mark, Natural, NonNegative
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import Array, Metrics
 from fedreid_jax.method.optimizers import Optimizer
 from fedreid_jax.round.server.gathering import Uploads
 from fedreid_jax.round.timetable import Timetable
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+  """Use of devices and memory by a run."""
+
+  deterministic: Annotated[
+    bool, 'produce the same bits on 1, 2, 4 and 8 devices'
+  ] = True
+  width: Annotated[
+    Natural,
+    'number of clients vmapped at a time, 0 means all; values other than 1 are '
+    'not deterministic',
+  ] = 1
+  devices: Annotated[
+    Natural, 'number of devices; 0 means at most one per client'
+  ] = 0
+  store: Annotated[
+    Literal['auto', 'memory', 'disk'],
+    Mark.REPORTING,
+    'states of the clients between rounds: auto keeps them in memory for one '
+    'process and at most 1,024 clients and 2 GiB, otherwise in files of the '
+    'work directory',
+  ] = 'auto'
+  image_budget_mb: Annotated[
+    NonNegative,
+    'limit of images on a device in MB; 0 means a quarter of its memory',
+  ] = 0.0
+  stack_budget_mb: Annotated[
+    NonNegative,
+    'limit of the uploads of a round in MB on a device, of a method that '
+    'needs all of them at once; uploads of other methods are added as clients '
+    'end',
+  ] = 512.0
 
 
 class Settings(NamedTuple):

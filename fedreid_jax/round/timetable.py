@@ -20,16 +20,18 @@ on the host.
 """
 
 import csv
+import dataclasses
 import heapq
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import prng
+from fedreid_jax.core.options import Natural, NonNegative, Range, Share
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.secret import Secret
 
@@ -39,6 +41,48 @@ DAY_S = 86400.0
 
 
 COLUMNS = ('client', 'from_s', 'until_s')
+
+
+@dataclasses.dataclass(frozen=True)
+class Availability:
+  """Simulated time: who can take part, and how long it takes."""
+
+  mean: Annotated[
+    float, Range(1e-3, 1), 'mean probability that a client can take part'
+  ] = 1.0
+  swing: Annotated[
+    Share, 'how far this probability rises and falls over the day of a client'
+  ] = 0.0
+  file: Annotated[
+    str,
+    'CSV file of client, from_s and until_s in seconds, instead of a '
+    'probability',
+  ] = ''
+  step_s: Annotated[
+    NonNegative, 'seconds of a local step on the median device'
+  ] = 0.0
+  speed_spread: Annotated[
+    float, Range(0, 5), 'standard deviation of the logarithm of the speed'
+  ] = 0.0
+  bandwidth: Annotated[
+    NonNegative,
+    'bytes a second of the median device; 0 means that transfers take no time',
+  ] = 0.0
+  bandwidth_spread: Annotated[
+    float, Range(0, 5), 'standard deviation of the logarithm of the bandwidth'
+  ] = 0.0
+  deadline_s: Annotated[
+    NonNegative, 'seconds after which a round ends; 0 means no deadline'
+  ] = 0.0
+  over_selection: Annotated[
+    float,
+    Range(0, 10),
+    'additional clients of a round, as a fraction; the first to arrive are '
+    'used',
+  ] = 0.0
+  in_flight: Annotated[
+    Natural, 'fedbuff: clients that train at a time, without rounds'
+  ] = 0
 
 
 class Round(NamedTuple):

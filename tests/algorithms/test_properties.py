@@ -23,7 +23,7 @@ ALLOWED = {
   'config/infrared.py': 'recipes',
   'config/presets.py': 'recipes',
   'config/renamed.py': 'names of the first edition',
-  'config/groups.py': 'the default of `components`',
+  'config/configuration.py': 'the default of `components`',
   'cli/train.py': 'the default recipe',
   'training/contract.py': 'what is beside a tested component',
   'models/networks.py': 'variants of networks',

@@ -28,7 +28,7 @@ import numpy as np
 from rich import console, progress
 
 from fedreid_jax import errors
-from fedreid_jax.config.groups import ClientMetrics
+from fedreid_jax.config.configuration import ClientMetrics
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import callbacks
 from fedreid_jax.training.files import atomic
