@@ -16,7 +16,7 @@ from fedreid_jax.config import infrared, parsing
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   given = parsing.argument(arg, infrared.PRESETS)
-  c = infrared.shared('agw', 'agw', 1)
+  c = infrared.shared('agw', ('fedavg', 'agw'), 1)
   given.apply_preset(c)
   c.loss.weighted_triplet = 1.0
   infrared.freeze_bias(c)

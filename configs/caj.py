@@ -27,7 +27,7 @@ def get_config(arg: str | None = None):
   given = parsing.argument(
     arg, infrared.PRESETS, consistency=('none', 'copy', 'infrared')
   )
-  c = infrared.shared('caj', 'agw', 1)
+  c = infrared.shared('caj', ('fedavg', 'agw'), 1)
   given.apply_preset(c)
   view = given.options['consistency']
   if view != 'none':

@@ -19,5 +19,4 @@ def get_config(arg: str | None = None):
     arg, presets.GENERALISED, space=parsing.choices('dfh.space')
   )
   c = presets.with_triplet('ccst', ('fedpav', 'ccst'), given)
-  c.model.variant = 'ccst'
   return given.override(c)

@@ -16,9 +16,8 @@ from fedreid_jax.config import infrared, parsing
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   given = parsing.argument(arg, infrared.PRESETS)
-  c = infrared.shared('deen', 'deen', 1)
+  c = infrared.shared('deen', ('fedavg', 'deen'), 1)
   given.apply_preset(c)
-  c.components = ('fedavg', 'deen')
   c.model.pool = 'gap'
   c.loss.identity = 0.0  # the component is the whole loss
   c.local.batch, c.local.identities = 48, 6

@@ -18,11 +18,10 @@ from fedreid_jax.config import infrared, parsing
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   given = parsing.argument(arg, infrared.PRESETS)
-  c = infrared.shared('dns', 'dns', 3)
+  c = infrared.shared('dns', ('fedavg', 'dns'), 3)
   c.optim.schedule, c.optim.schedule_per_step = 'linear', True
   c.optim.lr, c.optim.warmup = 0.2, 0
   given.apply_preset(c)
-  c.components = ('fedavg', 'dns')
   c.loss.circle = 1.0
   c.local.batch, c.local.identities = 48, 6
   infrared.dns_rates(c)

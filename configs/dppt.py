@@ -34,7 +34,7 @@ def get_config(arg: str | None = None):
   server, local = given.options['server'], given.options['local']
   cameras = given.options['protocol'] == 'ci'
   components = ('fedavg',) if server == 'fedavg' else ('fedavg', server)
-  if local in ('dppt', 'dns'):
+  if local in ('agw', 'dns', 'dppt'):
     components += (local,)
   c = infrared.federated(
     'dppt',
@@ -45,11 +45,10 @@ def get_config(arg: str | None = None):
   if local in ('ca', 'dppt'):
     c.augment.channel = 0.5 if cameras else 1.0
   elif local == 'agw':
-    c.model.variant = 'agw'
     c.loss.circle, c.loss.weighted_triplet = 0.0, 1.0
     infrared.freeze_bias(c)
   elif local == 'dns':
-    c.model.variant, c.dns.variant = 'dns', 'one_stream'
+    c.dns.variant = 'one_stream'
     infrared.dns_rates(c)
     infrared.erase(c)
     c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'

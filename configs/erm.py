@@ -18,7 +18,7 @@ from fedreid_jax.config import infrared, parsing
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   given = parsing.argument(arg, infrared.PRESETS)
-  c = infrared.shared('erm', 'plain', 0)
+  c = infrared.shared('erm', ('fedavg',), 0)
   given.apply_preset(c)
   c.loss.circle = 1.0
   return given.override(c)

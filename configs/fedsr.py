@@ -19,5 +19,4 @@ def get_config(arg: str | None = None):
     arg, presets.GENERALISED, space=parsing.choices('dfh.space')
   )
   c = presets.with_triplet('fedsr', ('fedpav', 'fedsr'), given)
-  c.model.variant = 'fedsr'
   return given.override(c)

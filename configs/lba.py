@@ -16,9 +16,8 @@ from fedreid_jax.config import infrared, parsing
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   given = parsing.argument(arg, infrared.PRESETS)
-  c = infrared.shared('lba', 'lba', 1)
+  c = infrared.shared('lba', ('fedavg', 'lba'), 1)
   given.apply_preset(c)
-  c.components = ('fedavg', 'lba')
   c.loss.triplet, c.loss.margin, c.loss.triplet_on = 1.0, 0.3, 'feature'
   c.evaluation.feature = 'feature'
   c.augment.pad = 0

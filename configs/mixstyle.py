@@ -18,5 +18,4 @@ def get_config(arg: str | None = None):
     arg, presets.GENERALISED, space=parsing.choices('dfh.space')
   )
   c = presets.with_triplet('mixstyle', ('fedpav', 'mixstyle'), given)
-  c.model.variant = 'mixstyle'
   return given.override(c)

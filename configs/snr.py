@@ -25,5 +25,4 @@ def get_config(arg: str | None = None):
   )
   c = presets.with_triplet('snr', ('fedpav', 'snr'), given)
   c.snr.loss = given.options['loss']
-  c.model.variant = 'snr_entropy' if c.snr.loss == 'entropy' else 'snr'
   return given.override(c)

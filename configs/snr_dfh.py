@@ -21,5 +21,4 @@ def get_config(arg: str | None = None):
   )
   c = presets.with_triplet('snr_dfh', ('fedpav', 'snr', 'dfh'), given)
   c.snr.loss = given.options['loss']
-  c.model.variant = 'snr_entropy' if c.snr.loss == 'entropy' else 'snr'
   return given.override(c)

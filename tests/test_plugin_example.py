@@ -15,6 +15,7 @@ import toy
 import toy_run
 
 import fedreid_jax as fr
+from fedreid_jax.algorithms import snr
 from fedreid_jax.data import federation
 from fedreid_jax.models import networks
 from fedreid_jax.training import contract
@@ -128,7 +129,7 @@ def test_the_source_draws_images_that_can_be_learned():
     source.load(data, True, options)
 
 
-def test_a_network_has_its_options_and_no_variant():
+def test_a_network_has_its_options_and_no_stages():
   model = config().model
   network = networks.build(model, 3, {'channels': 4, 'blocks': 3})
   variables = jax.eval_shape(
@@ -137,9 +138,8 @@ def test_a_network_has_its_options_and_no_variant():
     )
   )
   assert variables['params']['classifier']['kernel'].shape == (16, 3)
-  model.variant = 'snr'
-  with pytest.raises(fr.errors.ConfigError, match='has no variants'):
-    networks.build(model, 3)
+  with pytest.raises(fr.errors.ConfigError, match='snr cannot change'):
+    networks.build(model, 3, None, [snr.make().network])
 
 
 def test_the_bias_of_features_that_are_the_camera():

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import toy
 
+from fedreid_jax import algorithms
 from fedreid_jax.apps.deploy import embedding
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import networks
-from fedreid_jax.round import placement
+from fedreid_jax.round import compose, placement
 
 SHAPE = (32, 16, 3)
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
@@ -21,7 +22,7 @@ TINY = {'width': 1 / 16, 'last_stride': 1}
 NETWORKS = {
   'convnet': {},
   'convnet, mapping': {'pool': 'flatten', 'neck': 'mapping', 'bottleneck': 8},
-  'convnet, snr': {'variant': 'snr'},
+  'convnet, snr': {'components': ('snr',)},
   'resnet18': {'name': 'resnet18', 'neck': 'bnneck'},
   'resnet50, gem': {'name': 'resnet50', 'pool': 'gem', 'neck': 'bn'},
   'resnet32': {'name': 'resnet32', 'features': (4, 4, 8)},
@@ -36,10 +37,10 @@ NETWORKS = {
   },
 }
 SPECIFIC = {
-  'agw': {'variant': 'agw', 'modality_specific_stages': 1, 'pool': 'gem'},
-  'deen': {'variant': 'deen', 'modality_specific_stages': 1, 'gain': 0.3},
-  'dns': {'variant': 'dns', 'modality_specific_stages': 3, 'pool': 'gem'},
-  'lba': {'variant': 'lba', 'modality_specific_stages': 1, 'pool': 'gem'},
+  'agw': {'modality_specific_stages': 1, 'pool': 'gem'},
+  'deen': {'modality_specific_stages': 1, 'gain': 0.3},
+  'dns': {'modality_specific_stages': 3, 'pool': 'gem'},
+  'lba': {'modality_specific_stages': 1, 'pool': 'gem'},
 }
 QUICK = ('convnet', 'convnet, mapping', 'resnet18', 'vit')
 every_network = pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def make(
   feature: str = 'embedding',
   gain: float = 1.0,
   options: dict[str, Any] | None = None,
+  components: tuple[str, ...] = (),
   **model,
 ) -> embedding.Embedding:
   """Returns an embedding with random weights and running statistics.
@@ -67,6 +69,7 @@ def make(
     feature: `evaluation.feature`.
     gain: factor of the kernels.
     options: hyper-parameters of a network of `backbones`.
+    components: those that change the network.
     **model: fields of `model`.
   """
   config = toy.toy_config()
@@ -75,7 +78,14 @@ def make(
   config.evaluation.flip, config.evaluation.feature = flip, feature
   for name, value in model.items():
     config.model[name] = value
-  network = networks.wrap(networks.build(config.model, 3, options), shape)
+  changes = [
+    component.network
+    for component in compose.load(components, {}, algorithms)
+    if component.network
+  ]
+  network = networks.wrap(
+    networks.build(config.model, 3, options, changes), shape
+  )
   shapes = jax.eval_shape(network.init, jax.random.key(0))
   variables = random_variables(shapes, gain)
   view = augment.make(config.augment, MEAN, STD).test
@@ -97,7 +107,10 @@ def make(
 def tiny(name: str, **options) -> embedding.Embedding:
   """Returns a small network of `NETWORKS` or `SPECIFIC`."""
   specific = name in SPECIFIC
-  fields = {'name': 'resnet18'} | SPECIFIC[name] if specific else NETWORKS[name]
+  if specific:
+    fields = {'name': 'resnet18', 'components': (name,)} | SPECIFIC[name]
+  else:
+    fields = NETWORKS[name]
   return make(**TINY | fields, **options)
 
 

@@ -45,8 +45,8 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
-from fedreid_jax import errors
 from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Batch, Flat, Metrics, Outputs
@@ -70,6 +70,7 @@ from fedreid_jax.method.contexts import (
   ServerInitCtx,
 )
 from fedreid_jax.method.rules import Given, Rule
+from fedreid_jax.models import changes
 from fedreid_jax.models.layers import styles
 from fedreid_jax.models.layers.styles import Style
 
@@ -103,7 +104,6 @@ class Options(Checked):
 
 def rules(given: Given) -> Iterator[Rule]:
   """Yields the rules for the other fields."""
-  yield from common.needs_variant(given, 'ccst')
   yield from common.has_stages(given, 'stage', (given.options.stage,))
 
 
@@ -111,7 +111,7 @@ def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: when the run begins, if the network has no style transfer.
+    ConfigError: when the network is built, if it has no stages.
   """
 
   def bind(participants: Participants) -> None:
@@ -119,8 +119,14 @@ def make(options: Options = Options()) -> Component:
       options.min_identities, 'ccst.min_identities'
     )
 
+  rule = styles.transfer_after(options.stage)
+
+  def network(module: nn.Module) -> nn.Module:
+    return changes.insert(module, rule, 'ccst')
+
   return Component(
     'ccst',
+    network=network,
     client=ClientHooks(
       loss=functools.partial(_transferred_loss, options),
       data_pass=DataPass(_no_images, _add),
@@ -138,10 +144,6 @@ def make(options: Options = Options()) -> Component:
 
 def _style(outputs: Outputs) -> Style:
   """The style of each image before a transfer."""
-  if styles.TRANSFER not in outputs.extras:
-    raise errors.ConfigError(
-      'the network has no style transfer', 'model.variant', "set it to 'ccst'"
-    )
   return outputs.extras[styles.TRANSFER]
 
 

@@ -30,13 +30,15 @@ import dataclasses
 from typing import Annotated
 
 import jax.numpy as jnp
+from flax import linen as nn
 
-from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import cross_modal, identity, metric
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
+from fedreid_jax.models import changes
+from fedreid_jax.models.deen import DEEN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +61,7 @@ def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: when a step is traced, if the network does not compute two
-      expansions.
+    ConfigError: when the network is built, if it is no ResNet.
   """
   lam_cpm, lam_ort, margin = options.lam_cpm, options.lam_ort, options.margin
   cpm_margin = options.cpm_margin
@@ -69,14 +70,7 @@ def make(options: Options = Options()) -> Component:
     variables: Flat, state: tuple[()], ctx: LossCtx
   ) -> tuple[Array, Metrics]:
     del variables, state
-    every = ctx.outputs.extras.get('copies')
-    size = ctx.batch.labels.shape[0]
-    if every is None or every.feature.shape[0] != 3 * size:
-      raise errors.ConfigError(
-        'the network does not compute two expansions of an image',
-        'components: deen',
-        'train the network deen',
-      )
+    every = ctx.outputs.extras['copies']
     labels, modalities, valid = (
       ctx.batch.labels,
       ctx.batch.modalities,
@@ -104,4 +98,10 @@ def make(options: Options = Options()) -> Component:
     )
     return loss, metrics
 
-  return Component('deen', client=ClientHooks(loss=expansion_loss))
+  return Component(
+    'deen', network=_network, client=ClientHooks(loss=expansion_loss)
+  )
+
+
+def _network(network: nn.Module) -> nn.Module:
+  return changes.replace(network, DEEN, 'deen')

@@ -31,21 +31,28 @@ code, Z^ enters L_dd without a neck. Deviations from the released code: tau is
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import jax.numpy as jnp
+from flax import linen as nn
 from jax import lax
 
-from fedreid_jax import errors
 from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import cross_modal
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx, RoundCtx
-from fedreid_jax.models import reid
-from fedreid_jax.models.dns import DOMAINS, Streams
+from fedreid_jax.method.rules import Given, Rule
+from fedreid_jax.models import changes, reid
+from fedreid_jax.models.dns import (
+  DNS,
+  DOMAINS,
+  MODALITY_SPECIFIC_STAGES,
+  Streams,
+  plugins,
+)
 
 # Kernels of the domain classifiers, by domain.
 Kernels = dict[str, Array]
@@ -77,11 +84,23 @@ class Options(Checked):
   ] = 1.0
 
 
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rule for the streams of the network."""
+  stages, streams = given.config.model.modality_specific_stages, given.options
+  two = streams.variant == 'two_stream'
+  yield (
+    two != (stages > 0),
+    'model.modality_specific_stages',
+    f'{stages} with {given.name}.variant={streams.variant}',
+    f'set it to {MODALITY_SPECIFIC_STAGES if two else 0}',
+  )
+
+
 def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: when the run begins, if the network lacks the classifiers.
+    ConfigError: when the network is built, if it is no ResNet.
   """
   variant, tau, alignment = options.variant, options.tau, options.alignment
   distillation = options.distillation
@@ -126,8 +145,14 @@ def make(options: Options = Options()) -> Component:
     averages, started = state
     return move(averages, ctx.outputs), started
 
+  def network(module: nn.Module) -> nn.Module:
+    rule = plugins(changes.dtype(module))
+    shifted = changes.insert(module, rule, 'dns', resnet_only=True)
+    return DNS(shifted, changes.num_classes(module), domains)
+
   return Component(
     'dns',
+    network=network,
     client=ClientHooks(
       init=init, round_start=round_start, loss=loss, post_step=post_step
     ),
@@ -136,15 +161,7 @@ def make(options: Options = Options()) -> Component:
 
 def _kernels(variables: Flat, variant: Streams) -> Kernels:
   """The kernels of a variant's classifiers."""
-  names = {d: f'params/domain_{d}/kernel' for d in DOMAINS[variant]}
-  absent = set(names.values()) - variables.keys()
-  if absent:
-    raise errors.ConfigError(
-      f'the network has no {min(absent)}',
-      'model.name',
-      f'use the network of DNS in its variant {variant!r}',
-    )
-  return {domain: variables[name] for domain, name in names.items()}
+  return {d: variables[f'params/domain_{d}/kernel'] for d in DOMAINS[variant]}
 
 
 def _distillation(

@@ -12,7 +12,7 @@ N(mu_y, diag sigma_y^2) that is learned for every identity y, a client minimises
        + (sigma_d^2 + (mu_d - mu_yd)^2) / (2 sigma_yd^2) - 1/2.
 
 The second term bounds the marginal distributions of the clients, the third one
-I(x; z | y). The network is `models.probabilistic` (`model.variant=fedsr`): mu
+I(x; z | y). The network is `models.probabilistic`: mu
 is the embedding, sigma = softplus(W mu + b), and r(z | y) are personal
 parameters like the classifier, because identities differ between clients.
 Galleries are ranked by mu, without noise. The weights are those of the released
@@ -29,20 +29,18 @@ personal, too, since it averages the network and the classifier only.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import jax.numpy as jnp
+from flax import linen as nn
 
-from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity
-from fedreid_jax.method import rules as common
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
-from fedreid_jax.method.rules import Given, Rule
-from fedreid_jax.models.probabilistic import GAUSSIANS, Gaussians
+from fedreid_jax.models import changes
+from fedreid_jax.models.probabilistic import GAUSSIANS, Gaussians, Probabilistic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,23 +62,14 @@ class Options(Checked):
   ] = 'squared'
 
 
-def rules(given: Given) -> Iterator[Rule]:
-  """Yields the rules for the other fields."""
-  yield from common.needs_variant(given, 'fedsr')
-
-
 def make(options: Options = Options()) -> Component:
-  """Builds the component.
-
-  Raises:
-    ConfigError: when a step is traced, if the network is not probabilistic.
-  """
+  """Builds the component."""
 
   def loss(
     variables: Flat, state: tuple[()], ctx: LossCtx
   ) -> tuple[Array, Metrics]:
     del variables, state
-    found, valid = _gaussians(ctx), ctx.batch.valid
+    found, valid = ctx.outputs.extras[GAUSSIANS], ctx.batch.valid
     squares = (ctx.outputs.embedding**2).sum(axis=1)
     if options.norm == 'euclidean':
       # The root has no gradient at 0, where padded images may be.
@@ -104,7 +93,10 @@ def make(options: Options = Options()) -> Component:
     return total, metrics
 
   return Component(
-    'fedsr', client=ClientHooks(loss=loss), properties=('separable',)
+    'fedsr',
+    network=_network,
+    client=ClientHooks(loss=loss),
+    properties=('separable',),
   )
 
 
@@ -115,11 +107,5 @@ def divergence(found: Gaussians, labels: Array) -> Array:
   return (jnp.log(std / found.std) + squares / (2 * std**2) - 0.5).sum(axis=1)
 
 
-def _gaussians(ctx: LossCtx) -> Gaussians:
-  if GAUSSIANS not in ctx.outputs.extras:
-    raise errors.ConfigError(
-      'the network has no probabilistic embedding',
-      'model.variant',
-      "set it to 'fedsr'",
-    )
-  return ctx.outputs.extras[GAUSSIANS]
+def _network(network: nn.Module) -> nn.Module:
+  return Probabilistic(network, changes.num_classes(network))

@@ -27,14 +27,14 @@ import dataclasses
 from typing import Annotated
 
 import jax.numpy as jnp
+from flax import linen as nn
 
-from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import cross_modal, identity
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
-from fedreid_jax.models import alignment
+from fedreid_jax.models import alignment, changes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: when a step is traced, if the network does not align images.
+    ConfigError: when the network is built, if it is no ResNet.
   """
   lam, margin = options.lam, options.margin
 
@@ -60,12 +60,6 @@ def make(options: Options = Options()) -> Component:
   ) -> tuple[Array, Metrics]:
     del variables, state
     extras, batch = ctx.outputs.extras, ctx.batch
-    if alignment.LEVELS[0] not in extras:
-      raise errors.ConfigError(
-        'the network does not align images',
-        'components: lba',
-        'train the network lba',
-      )
     rebuilt = jnp.split(extras['copies'].logits, 1 + len(alignment.LEVELS))[1:]
     entropy = dense = jnp.float32(0)
     for level, logits in zip(alignment.LEVELS, rebuilt, strict=True):
@@ -81,4 +75,10 @@ def make(options: Options = Options()) -> Component:
       )
     return entropy + lam * dense, {'rebuilt': entropy, 'dense': dense}
 
-  return Component('lba', client=ClientHooks(loss=alignment_loss))
+  return Component(
+    'lba', network=_network, client=ClientHooks(loss=alignment_loss)
+  )
+
+
+def _network(network: nn.Module) -> nn.Module:
+  return changes.replace(network, alignment.CMAlign, 'lba')

@@ -10,9 +10,8 @@ an image, and another image x' of the batch, the maps of a mixed batch become
 where x' is at the place of x in a random permutation of the batch and l is
 drawn for every image. Each of the stages mixes a batch of the training with the
 probability `probability`; a test has no mixing. The statistics have no
-gradient. The network does this (`model.variant=mixstyle`,
-`models.layers.styles`), without parameters, and nothing more is sent than by
-FedPav.
+gradient. The component inserts modules without parameters into the network
+(`models.layers.styles`), and nothing more is sent than by FedPav.
 
 In a federation every client mixes the styles of its own images. This is the
 MixStyle with which CCST (WACV 2023) and DACS (AAAI 2024) compare. The paper's
@@ -29,10 +28,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated
 
+from flax import linen as nn
+
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.method import rules as common
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.rules import Given, Rule
+from fedreid_jax.models import changes
 from fedreid_jax.models.layers import styles
 
 
@@ -55,7 +57,6 @@ class Options(Checked):
 
 def rules(given: Given) -> Iterator[Rule]:
   """Yields the rules for the other fields."""
-  yield from common.needs_variant(given, 'mixstyle')
   yield from common.has_stages(given, 'stages', given.options.stages)
   yield (
     not given.options.stages,
@@ -67,5 +68,9 @@ def rules(given: Given) -> Iterator[Rule]:
 
 def make(options: Options = Options()) -> Component:
   """Builds the component, which has no hooks: the network mixes styles."""
-  del options
-  return Component('mixstyle')
+  rule = styles.mix_after(options.alpha, options.probability, options.stages)
+
+  def network(module: nn.Module) -> nn.Module:
+    return changes.insert(module, rule, 'mixstyle')
+
+  return Component('mixstyle', network=network)

@@ -39,6 +39,7 @@ from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Range
@@ -46,7 +47,8 @@ from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, style
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
-from fedreid_jax.models import reid
+from fedreid_jax.models import changes, reid
+from fedreid_jax.models.layers import inserted
 from fedreid_jax.models.layers.inserted import StyleFeatures
 
 WEIGHTS = {
@@ -61,8 +63,7 @@ class Options(Checked):
 
   loss: Annotated[
     Literal['distance', 'entropy'],
-    'compare distances within triplets, or entropies of stage classifiers '
-    '(needs model.variant=snr_entropy)',
+    'compare distances within triplets, or entropies of stage classifiers',
   ] = 'distance'
   weights: Annotated[
     tuple[float, ...],
@@ -84,7 +85,8 @@ def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: when a step is traced, if the network or its stages do not fit.
+    ConfigError: when the network is built, if it has no stages, or when a step
+      is traced, if their number does not fit.
   """
   loss, weights, dist_scale = options.loss, options.weights, options.dist_scale
   identity_weights = options.identity_weights
@@ -102,13 +104,8 @@ def make(options: Options = Options()) -> Component:
       if loss == 'distance':
         key = jax.random.fold_in(ctx.key, i)
         value = style.distance(key, *features[:3], labels, valid, dist_scale)
-      elif features.logits is None:
-        raise errors.ConfigError(
-          'the style restitution of the network has no classifiers',
-          'model.variant',
-          "set it to 'snr_entropy'",
-        )
       else:
+        assert features.logits is not None  # made by `network`
         logits = reid.mask_identities(features.logits, ctx.task.num_identities)
         value = style.entropy(logits, valid)
         entropy = identity.cross_entropy(logits[1], labels, valid)
@@ -120,17 +117,17 @@ def make(options: Options = Options()) -> Component:
         total += causal[i] * value
     return total, metrics
 
-  return Component('snr', client=ClientHooks(loss=style_loss))
+  def network(module: nn.Module) -> nn.Module:
+    # Only entropies need classifiers.
+    classes = changes.num_classes(module) if loss == 'entropy' else None
+    return changes.insert(module, inserted.after_stages(classes), 'snr')
+
+  return Component('snr', network=network, client=ClientHooks(loss=style_loss))
 
 
 def _stages(extras: dict[str, Any]) -> list[StyleFeatures]:
   """The outputs of the SNR modules in the order of the stages."""
-  stages = [extras[name] for name in sorted(extras) if name.startswith('snr_')]
-  if not stages:
-    raise errors.ConfigError(
-      'the network has no style restitution', 'model.variant', "set it to 'snr'"
-    )
-  return stages
+  return [extras[name] for name in sorted(extras) if name.startswith('snr_')]
 
 
 def _last(values: tuple[float, ...], num: int, field: str) -> tuple[float, ...]:

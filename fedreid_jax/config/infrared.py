@@ -31,16 +31,17 @@ def federated(name: str, components: tuple[str, ...], client_split: str):
   return c
 
 
-def shared(name: str, variant: str, modality_specific_stages: int):
+def shared(
+  name: str, components: tuple[str, ...], modality_specific_stages: int
+):
   """L2RW's setting of entities that share their images (ES), section 4.1.
 
   The network has two streams if it supports them. Batches have 8 identities by
   4 visible and 4 infrared images, and the schedule has a warm-up of ten epochs
   and then steps.
   """
-  c = presets.base(name, ('fedavg',))
+  c = presets.base(name, components)
   _network(c)
-  c.model.variant = variant
   c.model.modality_specific_stages = modality_specific_stages
   c.data.client_split = 'entity_shared'
   c.local.sampler, c.local.batch, c.local.identities = 'pk_modality', 64, 8

@@ -27,6 +27,10 @@ LATER = (
 LATER_GROUP = 'availability.'
 # Fields that earlier runs have saved, and that changed no result.
 GONE = ('execution.reduction',)
+# Earlier runs have the published network beside the components; the component
+# of the same name changes the network now.
+VARIANT, PLAIN = 'model.variant', 'plain'
+ENTROPY = '_entropy'  # the ending of SNR's network with classifiers
 # Fields that earlier runs have not saved, and the values that they had then
 # where these are not the defaults.
 BEFORE = {'privacy.secret': 'seed'}
@@ -153,6 +157,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
     for name, value in parsing.flatten(saved).items()
     if name not in GONE
   }
+  _add_component_of_variant(flat)
   for old in sorted(flat.keys() & renamed.FIELDS.keys()):
     raise errors.IntegrityError(
       f'has {old}, a field of version 0.1',
@@ -187,6 +192,19 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
     parsing.note_written(config, 'data.channels')
     parsing.note_written(config, 'data.invert')
   return parsing.change(config, changes, '--set')
+
+
+def _add_component_of_variant(flat: dict[str, Any]) -> None:
+  """Replaces the field `VARIANT` of a run by its component, in place."""
+  variant, components = flat.get(VARIANT, PLAIN), flat.get('components')
+  if not (isinstance(variant, str) and isinstance(components, tuple)):
+    return
+  name = variant.removesuffix(ENTROPY)
+  if name not in (PLAIN, *plugins.available(algorithms)):
+    return
+  flat.pop(VARIANT, None)
+  if name not in (PLAIN, *components):
+    flat['components'] = (*components, name)
 
 
 def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:

@@ -26,6 +26,8 @@ FIELDS: Mapping[str, str] = {
 }
 REMOVED: Mapping[str, str] = {
   'execution.reduction': 'uploads are added wherever sums suffice',
+  'model.variant': 'the component that changes the network is listed in '
+  "components, as 'agw'",
 }
 VALUES: Mapping[str, Mapping[str, str]] = {
   'data.client_split': {

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
+from flax import linen as nn
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
@@ -327,12 +328,18 @@ Property = Literal[
 ]
 
 
+NetworkChange = Callable[[nn.Module], nn.Module]
+
+
 class Component(NamedTuple):
   """A part of a federated method, usually one contribution of a paper.
 
   Attributes:
     name: name in `config.components`, and key of its states and messages.
     shared: regular expression of the shared parameters; one owner.
+    network: change of the network of `config.model`, `(module) -> module`,
+      before it has variables (`models.changes`). The changes of all components
+      are applied, in the order of the configuration.
     client: hooks at every client; the hooks of all components are applied.
     server: hooks at the server, in the order of the configuration.
     transport: transformations of uploads and broadcasts, in the order of the
@@ -363,6 +370,7 @@ class Component(NamedTuple):
 
   name: str
   shared: str | None = None
+  network: NetworkChange | None = None
   client: ClientHooks | None = None
   server: ServerHooks | None = None
   transport: Transport | None = None

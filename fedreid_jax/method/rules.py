@@ -78,17 +78,6 @@ def divides_by_steps(given: Given) -> Iterator[Rule]:
   )
 
 
-def needs_variant(given: Given, variant: str) -> Iterator[Rule]:
-  """Yields the rule of a method for one variant of the network."""
-  found = given.config.model.variant
-  yield (
-    found != variant,
-    'model.variant',
-    f'{found!r} with {given.name}',
-    f'set it to {variant!r}',
-  )
-
-
 def has_stages(
   given: Given, field: str, stages: Sequence[int]
 ) -> Iterator[Rule]:

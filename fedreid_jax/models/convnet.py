@@ -15,7 +15,7 @@ class ConvNet(nn.Module):
 
   features: tuple[int, ...] = (32, 64, 128, 128)  # of each block
   dtype: Any = jnp.float32
-  plugins: inserted.Rule | None = None  # each block is a stage
+  plugins: tuple[inserted.Rule, ...] = ()  # each block is a stage
   norm_kind: str = 'batch'  # a `norm.NormKind`
 
   @nn.compact

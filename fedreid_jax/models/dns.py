@@ -119,8 +119,8 @@ class DNS(nn.Module):
   """Adds the parts for training to a network with shifted maps.
 
   Attributes:
-    network: a `reid.ReIDNet` of a `resnet.ResNet(plugins=plugins(...))`, pooled
-      by `gem`, with `MODALITY_SPECIFIC_STAGES` modality-specific parts if there
+    network: a `reid.ReIDNet` of a ResNet with the rule `plugins`, pooled by
+      `gem`, with `MODALITY_SPECIFIC_STAGES` modality-specific parts if there
       are two streams.
     domains: one of `DOMAINS`; leaves are `params/domain_visible/kernel`.
   """

@@ -1,8 +1,8 @@
 """Builds networks from configurations, and wraps them as pure functions."""
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,73 +13,12 @@ from jaxtyping import Bool, Float, Int, Key
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, trees, types
 from fedreid_jax.core.types import Array, Flat, Number
-from fedreid_jax.models import (
-  alignment,
-  backbones,
-  convnet,
-  deen,
-  dns,
-  probabilistic,
-  reid,
-  resnet,
-)
-from fedreid_jax.models.layers import inserted, styles
+from fedreid_jax.models import backbones, convnet, reid, resnet
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 NETWORKS = (*resnet.DEPTHS, 'convnet', *plugins.available(backbones))
 NetworkName: TypeAlias = Literal[NETWORKS]  # pyright: ignore
-VariantName = Literal[
-  'plain',
-  'snr',
-  'snr_entropy',
-  'mixstyle',
-  'ccst',
-  'fedsr',
-  'agw',
-  'dns',
-  'deen',
-  'lba',
-]
 DType = Literal['auto', 'float32', 'bfloat16']
-
-
-class Variant(NamedTuple):
-  """Changes of a published network to a backbone."""
-
-  # `(dtype, num_classes, options) -> rule`.
-  plugins: Callable[..., Any] | None = None
-  backbone: type[resnet.ResNet] | None = None  # instead of `resnet.ResNet`
-  resnet_only: bool = True  # needs the stages of a ResNet
-
-
-VARIANTS: dict[str, Variant] = {
-  'plain': Variant(resnet_only=False),
-  'snr': Variant(
-    lambda dtype, num_classes, options: inserted.after_stages(),
-    resnet_only=False,
-  ),
-  'snr_entropy': Variant(
-    lambda dtype, num_classes, options: inserted.after_stages(num_classes),
-    resnet_only=False,
-  ),
-  'mixstyle': Variant(
-    lambda dtype, num_classes, options: styles.mix_after(**options),
-    resnet_only=False,
-  ),
-  'ccst': Variant(
-    lambda dtype, num_classes, options: styles.transfer_after(
-      options.get('stage', styles.TRANSFER_STAGE)
-    ),
-    resnet_only=False,
-  ),
-  'fedsr': Variant(resnet_only=False),
-  'agw': Variant(
-    lambda dtype, num_classes, options: inserted.after_last_blocks(dtype=dtype)
-  ),
-  'dns': Variant(lambda dtype, num_classes, options: dns.plugins(dtype)),
-  'deen': Variant(backbone=deen.DEEN),
-  'lba': Variant(backbone=alignment.CMAlign),
-}
 
 
 def dtype(chosen: str, platform: str) -> str:
@@ -97,24 +36,23 @@ def build(
   config: Any,
   num_classes: int,
   options: Mapping[str, Any] | None = None,
-  variant_options: Mapping[str, Any] | None = None,
+  changes: Sequence[Callable[[nn.Module], nn.Module]] = (),
 ) -> nn.Module:
   """Builds the network of a validated `config.model`.
 
   Args:
     num_classes: identities of the classifier, padded to the largest client.
     options: hyper-parameters of a network in a separate module.
-    variant_options: hyper-parameters of the component with the name of the
-      variant; without them the variant has its defaults.
+    changes: those of the components (`Component.network`), in order.
 
   Raises:
-    ConfigError: if the variant, the norm or the module does not fit.
+    ConfigError: if a change, the norm or the module does not fit.
   """
   # Also for plug-ins, which get the configuration.
   config = copy.deepcopy(config)
   config.dtype = dtype(config.dtype, jax.default_backend())
-  network = reid.ReIDNet(
-    _backbone(config, num_classes, options or {}, variant_options or {}),
+  network: nn.Module = reid.ReIDNet(
+    _backbone(config, options or {}),
     num_classes,
     config.pool,
     config.neck,
@@ -123,59 +61,49 @@ def build(
     config.classifier_bias,
     config.norm,
   )
-  if config.variant == 'dns':
-    streams = 'two_stream' if config.modality_specific_stages else 'one_stream'
-    return dns.DNS(network, num_classes, dns.DOMAINS[streams])
-  if config.variant == 'fedsr':
-    return probabilistic.Probabilistic(network, num_classes)
+  return changed(network, changes)
+
+
+def changed(
+  network: nn.Module, changes: Sequence[Callable[[nn.Module], nn.Module]]
+) -> nn.Module:
+  """Applies the changes of the components to a network, in order.
+
+  Raises:
+    ConfigError: if a change does not fit.
+  """
+  for change in changes:
+    network = change(network)
   return network
 
 
-def _backbone(
-  config: Any,
-  num_classes: int,
-  options: Mapping[str, Any],
-  variant_options: Mapping[str, Any],
-) -> nn.Module:
-  variant, kind = VARIANTS[config.variant], DTYPES[config.dtype]
+def _backbone(config: Any, options: Mapping[str, Any]) -> nn.Module:
+  kind = DTYPES[config.dtype]
   is_resnet = config.name in resnet.DEPTHS
-  unchanged = not (variant.plugins or variant.backbone)
-  plain = unchanged and (is_resnet or config.name == 'convnet')
-  if config.norm != 'batch' and not plain:
+  if config.norm != 'batch' and not (is_resnet or config.name == 'convnet'):
     raise errors.ConfigError(
-      f'{config.name} of the variant {config.variant!r} has batch '
-      'normalisation only',
+      f'{config.name} has batch normalisation only',
       'model.norm',
-      "set it to 'batch', or use a plain convnet or ResNet",
+      "set it to 'batch', or use a convnet or ResNet",
     )
-  if not is_resnet and (variant.resnet_only or config.modality_specific_stages):
+  if not is_resnet and config.modality_specific_stages:
     raise errors.ConfigError(
-      f'{config.name} has no modality-specific stages and no variant '
-      f'{config.variant!r}',
+      f'{config.name} has no modality-specific stages',
       'model.name',
       f'one of {", ".join(resnet.DEPTHS)}',
     )
-  rule = None
-  if variant.plugins:
-    rule = variant.plugins(kind, num_classes, variant_options)
   if is_resnet:
-    make = variant.backbone or resnet.ResNet
-    return make(
+    return resnet.ResNet(
       config.name,
       config.width,
       config.small_stem,
       config.last_stride,
       kind,
       config.modality_specific_stages,
-      rule,
-      config.norm,
+      norm_kind=config.norm,
     )
   if config.name == 'convnet':
-    return convnet.ConvNet(tuple(config.features), kind, rule, config.norm)
-  if rule:
-    raise errors.ConfigError(
-      f'{config.name} has no variants', 'model.variant', "set it to 'plain'"
-    )
+    return convnet.ConvNet(tuple(config.features), kind, norm_kind=config.norm)
   return _of_module(config, options)
 
 

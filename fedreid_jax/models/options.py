@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fedreid_jax.core.options import Positive, Range
 from fedreid_jax.core.plugins import NETWORK
 from fedreid_jax.models.layers.norm import NormKind
-from fedreid_jax.models.networks import DType, NetworkName, VariantName
+from fedreid_jax.models.networks import DType, NetworkName
 from fedreid_jax.models.reid import NeckKind, Pool
 
 
@@ -19,9 +19,6 @@ class Model:
     NETWORK,
     'backbone; resnet32 is the network for CIFAR, and vit a transformer',
   ] = 'resnet50'
-  variant: Annotated[
-    VariantName, 'modification of the backbone by a published method'
-  ] = 'plain'
   modality_specific_stages: Annotated[
     int,
     Range(0, 5),

@@ -96,7 +96,7 @@ class ResNet(nn.Module):
   # Number of parts, counted from the stem, that each modality has separately;
   # names of the infrared ones begin with `infrared_`.
   modality_specific_stages: int = 0
-  plugins: inserted.Rule | None = None  # its stages are counted from 1
+  plugins: tuple[inserted.Rule, ...] = ()  # stages are counted from 1
   norm_kind: str = 'batch'  # a `norm.NormKind`
 
   @property

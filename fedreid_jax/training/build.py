@@ -135,9 +135,8 @@ def network(
 
 def _whole(config, num_classes: int, image_shape) -> types.Model:
   options = arguments(config, config.model.name)
-  # The module of a component cannot reach the network that it needs.
-  of_variant = arguments(config, config.model.variant)
-  made = networks.build(config.model, num_classes, options, of_variant)
+  changes = [c.network for c in load_components(config) if c.network]
+  made = networks.build(config.model, num_classes, options, changes)
   return networks.wrap(made, image_shape)
 
 

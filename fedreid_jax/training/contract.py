@@ -147,7 +147,11 @@ def make_executor(
 ) -> tuple[simulation.Executor, types.Flat, types.Model]:
   """Returns (executor, variables, model); traces are added to the list."""
   model = networks.wrap(
-    networks.build(config.model, max(c.num_identities for c in clients)),
+    networks.build(
+      config.model,
+      max(c.num_identities for c in clients),
+      changes=[c.network for c in components if c.network],
+    ),
     IMAGE_SHAPE,
   )
   transforms = augment.make(config.augment, config.data.mean, config.data.std)

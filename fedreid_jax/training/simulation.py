@@ -78,7 +78,8 @@ class Simulation:
 
     Args:
       model_fn: `(C) -> Flax module` with the interface of
-        `fedreid_jax.models.reid.ReIDNet`.
+        `fedreid_jax.models.reid.ReIDNet`; a component that changes the network
+        needs a `ReIDNet`.
       components: of the method, in order, for example `[fedpav.make()]`.
       clients: with unique names and images of one shape.
       optimizer: of the clients, by default the one of the fields `optim.*`.
@@ -99,7 +100,9 @@ class Simulation:
     config = load.change(schema.default(), fields or {})
     federation = arrays.federation(clients, public, mean, std)
     columns = max(client.num_identities for client in federation.clients)
-    self._model = networks.wrap(model_fn(columns), federation.image_shape)
+    changes = [c.network for c in components if c.network]
+    module = networks.changed(model_fn(columns), changes)
+    self._model = networks.wrap(module, federation.image_shape)
     self._executor = engine.make_executor(
       config,
       federation,

@@ -28,7 +28,7 @@ DEFAULT = ('fedpav fedprox scaffold cdw', 'fedpav dfh')
 METHODS = (
   *DEFAULT,
   'fedpav client_clustering uniform local_models noise byzantine',
-  'fedpav cluster_contrast',
+  'fedpav mixstyle cluster_contrast',
   'fedpav dpsgd',
   'fedpav fedatt kd',
   'fedpav fedbuff',

@@ -3,10 +3,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import toy
 
-from fedreid_jax import algorithms, errors
+from fedreid_jax import algorithms
 from fedreid_jax.core import types
 from fedreid_jax.losses import cross_modal, identity, metric
 from fedreid_jax.round import compose
@@ -76,16 +75,3 @@ def test_padded_images_change_nothing():
     lambda c: term()({}, (), dataclasses.replace(ctx, outputs=c))[0]
   )
   np.testing.assert_array_equal(loss(ctx.outputs), loss(poisoned.outputs))
-
-
-@pytest.mark.parametrize('copies', [1, 2])
-def test_a_network_of_another_number_of_copies(copies):
-  with pytest.raises(errors.ConfigError, match='not compute two expansions'):
-    term()({}, (), context(copies))
-
-
-def test_a_network_without_copies():
-  ctx = context()
-  ctx = dataclasses.replace(ctx, outputs=ctx.outputs._replace(extras={}))
-  with pytest.raises(errors.ConfigError, match='network deen'):
-    term()({}, (), ctx)

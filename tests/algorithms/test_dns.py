@@ -218,7 +218,7 @@ class Backbone(nn.Module):
 
 @pytest.mark.slow
 def test_it_trains_and_keeps_its_averages(config, clients, monkeypatch):
-  def build(config, num_classes):
+  def build(config, num_classes, changes):
     network = reid.ReIDNet(Backbone(), num_classes, 'gem', 'bnneck')
     return dns.DNS(network, num_classes)
 
@@ -255,9 +255,3 @@ def test_it_trains_and_keeps_its_averages(config, clients, monkeypatch):
 def test_bad_arguments(arguments, message):
   with pytest.raises(errors.ConfigError, match=message):
     component(**arguments)
-
-
-def test_another_network_is_refused():
-  term = component('two_stream').client
-  with pytest.raises(errors.ConfigError, match='domain_infrared'):
-    term.init(jax.random.key(0), variables('one_stream'))

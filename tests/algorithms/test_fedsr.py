@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax import errors
 from fedreid_jax.algorithms import fedpav, fedsr
-from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import trees
 from fedreid_jax.models import networks, probabilistic
 from fedreid_jax.models.probabilistic import GAUSSIANS, Gaussians
@@ -75,17 +73,12 @@ def test_the_loss_is_the_weighted_sum_over_valid_images(norm):
   np.testing.assert_allclose(total, wanted, rtol=1e-5)
 
 
-def test_a_network_without_a_distribution_is_refused():
-  with pytest.raises(errors.ConfigError, match='no probabilistic embedding'):
-    loss(None, jnp.zeros((4, 5)))
-
-
 @pytest.fixture(scope='module')
 def model():
   config = toy.toy_config()
-  config.model.variant, config.model.neck = 'fedsr', 'none'
-  made = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
-  config.model.variant = 'plain'
+  config.model.neck = 'none'
+  changed = networks.build(config.model, 3, None, [fedsr.make().network])
+  made = networks.wrap(changed, toy.IMAGE_SHAPE)
   plain = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   return made, plain, jax.jit(made.init)(jax.random.key(0))
 
@@ -148,10 +141,3 @@ def test_distributions_of_identities_are_personal(model):
   mean, std = head.apply(head.init(jax.random.key(0), 4), 4)
   assert not mean.any()
   np.testing.assert_allclose(std, np.log1p(np.e), rtol=1e-6)
-
-
-def test_another_variant_is_refused():
-  config = recipes.recipe('fedsr', 'smoke')
-  config.model.variant = 'plain'
-  with pytest.raises(errors.ConfigError, match="set it to 'fedsr'"):
-    validation.validate(config)

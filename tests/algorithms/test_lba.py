@@ -1,11 +1,8 @@
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import toy
 
-from fedreid_jax import algorithms, errors
+from fedreid_jax import algorithms
 from fedreid_jax.core import types
 from fedreid_jax.losses import cross_modal, identity
 from fedreid_jax.models import alignment
@@ -58,10 +55,3 @@ def test_the_loss_is_the_sum_of_its_parts():
   np.testing.assert_allclose(metrics['dense'], dense, rtol=1e-6)
   loss, _ = term(lam=0.0)({}, (), ctx)
   np.testing.assert_allclose(loss, entropy, rtol=1e-6)
-
-
-def test_a_network_that_does_not_align():
-  ctx = context()
-  ctx = dataclasses.replace(ctx, outputs=ctx.outputs._replace(extras={}))
-  with pytest.raises(errors.ConfigError, match='network lba'):
-    term()({}, (), ctx)

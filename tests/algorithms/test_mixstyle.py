@@ -13,7 +13,7 @@ from fedreid_jax.training import build
 
 def personal_after_a_round(clients):
   config = toy.toy_config()
-  config.model.variant, config.local.sampler = 'mixstyle', 'pk'
+  config.local.sampler = 'pk'
   chosen = compose.load(('fedpav', 'mixstyle'), {}, algorithms)
   executor, variables, _ = toy.make_executor(config, clients, chosen)
   return toy.run(executor, variables, 1)[1].personal
@@ -51,7 +51,6 @@ def test_fields_reach_the_network():
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'model.variant': 'plain'}, "model.variant.*set it to 'mixstyle'"),
     ({'mixstyle.stages': ()}, 'no stage is mixed'),
     ({'mixstyle.stages': (1, 5)}, 'stage 5 of a network with 4'),
   ],

@@ -26,8 +26,8 @@ ALLOWED = {
   'config/configuration.py': 'the default of `components`',
   'cli/train.py': 'the default recipe',
   'training/contract.py': 'what is beside a tested component',
-  'models/networks.py': 'variants of networks',
   'data/client_split.py': 'a split of the data',
+  'data/options.py': 'a sampling of galleries',
 }
 WORDS = {'noise', 'uniform'}  # also of audits, samplers and distributions
 PARTNERS = ('fedpav', 'fedavg', 'standalone')  # select shared parameters

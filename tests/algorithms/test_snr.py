@@ -107,8 +107,6 @@ def test_bad_arguments(arguments, message):
 @pytest.mark.parametrize(
   'num, arguments, message',
   [
-    (0, {}, 'no style restitution'),
-    (2, {'loss': 'entropy'}, 'no classifiers'),
     (2, {'weights': (0.1,)}, '1 weights for 2 stages'),
     (5, {}, '4 weights for 5 stages'),
   ],
@@ -118,9 +116,9 @@ def test_a_network_that_does_not_fit_is_refused(num, arguments, message):
     loss([features(i) for i in range(num)], **arguments)
 
 
-def run(config, clients, chosen, variant):
+def run(config, clients, chosen):
   """One round; returns (variables before it, server, states, metrics)."""
-  config.model.variant, config.local.sampler = variant, 'pk'
+  config.local.sampler = 'pk'
   executor, variables, _ = toy.make_executor(config, clients[:2], chosen)
   server, states, logs = toy.run(executor, variables, 1)
   for tree in (server, states):
@@ -130,7 +128,7 @@ def run(config, clients, chosen, variant):
 
 @pytest.mark.slow
 def test_modules_are_trained_and_travel(config, clients):
-  variables, server, _, metrics = run(config, clients, components(), 'snr')
+  variables, server, _, metrics = run(config, clients, components())
   names = [name for name in variables if '/snr_' in name]
   assert len(names) == 12
   for name in names:
@@ -143,9 +141,7 @@ def test_classifiers_are_trained_and_stay(config, clients):
   chosen = components(
     loss='entropy', weights=(1.0, 1.0), identity_weights=(1.0, 1.0)
   )
-  variables, server, states, metrics = run(
-    config, clients, chosen, 'snr_entropy'
-  )
+  variables, server, states, metrics = run(config, clients, chosen)
   names = [n for n in variables if '/snr_' in n and '/classifier/' in n]
   assert len(names) == 4
   assert not set(names) & set(server.shared)
@@ -154,9 +150,3 @@ def test_classifiers_are_trained_and_stay(config, clients):
     assert (np.asarray(own[0]) != np.asarray(own[1])).any(), name
   # Twice log 2 is the loss where all entropies are equal.
   assert metrics['snr_stage2'] == pytest.approx(2 * np.log(2), rel=0.2)
-
-
-def test_a_network_without_modules_is_refused(config, clients):
-  executor, variables, _ = toy.make_executor(config, clients[:1], components())
-  with pytest.raises(errors.ConfigError, match='model.variant'):
-    toy.run(executor, variables, 1)

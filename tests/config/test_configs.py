@@ -193,6 +193,26 @@ def test_earlier_runs_did_what_they_say_and_lack_later_methods(arg):
 
 
 @pytest.mark.parametrize(
+  'recipe, variant, components',
+  [
+    ('agw', 'agw', ('fedavg',)),
+    ('snr:smoke,loss=entropy', 'snr_entropy', ('fedpav', 'snr')),
+    ('fedpav', 'plain', ('fedpav',)),
+  ],
+)
+def test_the_variant_of_an_earlier_run_is_a_component(
+  recipe, variant, components
+):
+  now = recipes.recipe(recipe)
+  earlier = load.to_json(now) | {'components': list(components)}
+  earlier['model']['variant'] = variant
+  assert load.from_json(earlier, [], 'config.json').components == now.components
+  earlier['model']['variant'] = 'unheard_of'
+  with pytest.raises(errors.IntegrityError, match='unknown model.variant'):
+    load.from_json(earlier, [], 'config.json')
+
+
+@pytest.mark.parametrize(
   'sections, message',
   [
     ({'optim': {'lr': 0.1}}, 'has no optim.gamma'),

@@ -55,7 +55,7 @@ def test_servers_and_locals_of_table_1():
   assert made('local=ca').components == ('fedavg',)
   assert made('local=ca').augment.channel == 0.5
   own = made('server=moon,local=agw')
-  assert own.components == ('fedavg', 'moon') and own.model.variant == 'agw'
+  assert own.components == ('fedavg', 'moon', 'agw')
   assert (own.loss.circle, own.loss.weighted_triplet) == (0.0, 1.0)
   assert own.optim.lr_multipliers == (FROZEN, TRUNK)
   assert own.model.modality_specific_stages == 0

@@ -78,7 +78,6 @@ def test_no_other_list_has_the_choices_of_a_field():
       [*resnet.DEPTHS, 'convnet', *plugins.available(backbones)],
     ),
     ('model.pool', reid.POOLS),
-    ('model.variant', networks.VARIANTS),
     ('track', trackers.KINDS),
   ],
 )

@@ -193,12 +193,12 @@ def test_cross_entropy_moves_everything(clients):
 
 @pytest.mark.slow
 def test_stage_classifiers_of_snr(clients):
-  """Those of a stage without a loss, and all beside the other form of it."""
+  """Those of a stage without a loss, and all without any."""
   first, second = (f'params/backbone/snr_{k}/classifier/kernel' for k in (1, 2))
-  changes = {'model.variant': 'snr_entropy', 'local.sampler': 'pk'}
+  changes = {'local.sampler': 'pk', 'snr.loss': 'entropy'}
+  changes |= {'snr.identity_weights': (0.0, 0.0), 'snr.weights': (0.0, 0.0)}
   found = unmoved(clients, ('fedavg', 'snr'), **changes)
   assert found == {first, second}
-  changes |= {'snr.loss': 'entropy', 'snr.identity_weights': (0.0, 0.0)}
   changes['snr.weights'] = (0.1, 0.0)
   assert unmoved(clients, ('fedavg', 'snr'), **changes) == {second}
 
@@ -216,7 +216,6 @@ def test_heads_of_dns(clients, monkeypatch):
   """Without distillation, on a network of the stem and three stages."""
   monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1)))
   own = {
-    'model.variant': 'dns',
     'model.modality_specific_stages': 3,
     'model.pool': 'gem',
     'dns.distillation': 0.0,

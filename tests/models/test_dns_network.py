@@ -20,7 +20,7 @@ def build(variant, dropout=0.01):
     False,
     1,
     modality_specific_stages=private,
-    plugins=dns.plugins(),
+    plugins=(dns.plugins(),),
   )
   network = reid.ReIDNet(backbone, CLASSES, 'gem', 'bnneck')
   return dns.DNS(network, CLASSES, dns.DOMAINS[variant], dropout)

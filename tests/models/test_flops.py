@@ -8,11 +8,12 @@ from fedreid_jax.config import recipes
 from fedreid_jax.core import types
 from fedreid_jax.models import dns, flops, networks, reid, resnet
 from fedreid_jax.models.layers import inserted
+from fedreid_jax.training import build
 
 SHAPE, IDENTITIES = (288, 144, 3), 395
 
 
-def network(modality_specific_stages=0, plugins=None):
+def network(modality_specific_stages=0, plugins=()):
   """ResNet-50 of last stride 1 with GeM and BNNeck, and the domain parts."""
   backbone = resnet.ResNet(
     'resnet50',
@@ -25,7 +26,7 @@ def network(modality_specific_stages=0, plugins=None):
 
 def dns_network(variant):
   specific = dns.MODALITY_SPECIFIC_STAGES if variant == 'two_stream' else 0
-  inner = network(specific, dns.plugins())
+  inner = network(specific, (dns.plugins(),))
   return dns.DNS(inner, IDENTITIES, dns.DOMAINS[variant])
 
 
@@ -67,7 +68,7 @@ def test_resnet50_costs_what_the_paper_says():
 
 
 def test_agw_costs_what_the_paper_says():
-  found = count(network(1, inserted.after_last_blocks()))
+  found = count(network(1, (inserted.after_last_blocks(),)))
   assert found.parameters == pytest.approx(23.55e6, rel=2e-4)
   assert found.multiply_adds == pytest.approx(5.18e9, rel=0.01)
 
@@ -90,7 +91,7 @@ def test_lba_and_deen_cost_what_the_results_say(recipe, parameters, billions):
   """DEEN's branches are for training: at test time its own feature is taken."""
   c = recipes.recipe(recipe, 'paper')
   shape = (c.data.height, c.data.width, 3)
-  model = networks.wrap(networks.build(c.model, IDENTITIES), shape)
+  model = build.network(c, IDENTITIES, shape)
   found = flops.count(model, shape)
   assert found.parameters == parameters
   assert found.multiply_adds == pytest.approx(1e9 * billions, rel=1e-3)

@@ -126,7 +126,7 @@ def test_parameters_of_agw(private, expected):
   backbone = resnet.ResNet(
     last_stride=1,
     modality_specific_stages=private,
-    plugins=inserted.after_last_blocks(),
+    plugins=(inserted.after_last_blocks(),),
   )
   model = reid.ReIDNet(backbone, 4, pooling='gem', neck_kind='bnneck')
   shapes = jax.eval_shape(
@@ -299,7 +299,7 @@ def test_half_precision_keeps_its_type_and_exact_averages():
 
 def test_resnet50_with_modules_has_three_percent_more_parameters():
   """2 D of the affine, D^2/16 + D/16 and D^2/16 + D of the gate."""
-  backbone = resnet.ResNet('resnet50', plugins=inserted.after_stages())
+  backbone = resnet.ResNet('resnet50', plugins=(inserted.after_stages(),))
   shapes = jax.eval_shape(
     lambda key: backbone.init(key, jnp.zeros((2, 64, 32, 3)), train=False),
     jax.random.key(0),
@@ -332,7 +332,7 @@ def network(monkeypatch):
   """A ResNet of one tiny stage, with its module and classifier."""
   monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1,)))
   backbone = resnet.ResNet(
-    'resnet18', 0.0625, True, plugins=inserted.after_stages(5)
+    'resnet18', 0.0625, True, plugins=(inserted.after_stages(5),)
   )
   return reid.ReIDNet(backbone, 5)
 

@@ -15,7 +15,6 @@ def make(num_classes=6, **changes):
   config = ml_collections.ConfigDict(
     dict(
       name='convnet',
-      variant='plain',
       modality_specific_stages=0,
       width=0.0625,
       small_stem=True,

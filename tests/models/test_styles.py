@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import toy
 
+from fedreid_jax.algorithms import ccst, mixstyle
 from fedreid_jax.models import networks
 from fedreid_jax.models.layers import styles
 
@@ -211,18 +212,19 @@ def test_a_test_is_that_of_the_plain_network(name):
   config.model.name, config.model.width = name, 1 / 16
   config.model.small_stem = True
 
-  def network(kind):
-    config.model.variant = kind
-    return networks.wrap(networks.build(config.model, 3), (16, 16, 1))
+  def network(*components):
+    changes = [one.make().network for one in components]
+    made = networks.build(config.model, 3, None, changes)
+    return networks.wrap(made, (16, 16, 1))
 
   def outputs(model):
     apply = functools.partial(model.apply, train=False)
     return jax.jit(apply)(variables, maps(shape=(4, 16, 16, 1)))[0]
 
-  plain = network('plain')
+  plain = network()
   variables = jax.jit(plain.init)(KEY)
   expected = outputs(plain)
-  for kind in ('mixstyle', 'ccst'):
+  for kind in (mixstyle, ccst):
     made = network(kind)
     assert variables.keys() == jax.eval_shape(made.init, KEY).keys()
     found = outputs(made)
@@ -233,23 +235,26 @@ def test_a_test_is_that_of_the_plain_network(name):
 
 
 def test_options_of_a_component_reach_its_network():
-  config = toy.toy_config()
-  config.model.variant = 'mixstyle'
-  options = {'alpha': 0.3, 'probability': 1.0, 'stages': (2,)}
-  rule = networks.build(config.model, 3, None, options).backbone.plugins
-  assert rule(1, 0, 1, 8) is None
-  made = rule(2, 0, 1, 8)
+  model = toy.toy_config().model
+  mixes = mixstyle.make(
+    mixstyle.Options(alpha=0.3, probability=1.0, stages=(2,))
+  )
+  transfers = ccst.make(ccst.Options(stage=2))
+  changes = [mixes.network, transfers.network]
+  mix, transfer = networks.build(model, 3, None, changes).backbone.plugins
+  assert mix(1, 0, 1, 8) is None
+  made = mix(2, 0, 1, 8)
   assert (made.alpha, made.probability) == (0.3, 1.0)
-  config.model.variant = 'ccst'
-  rule = networks.build(config.model, 3, None, {'stage': 2, 'k': 3})
-  assert rule.backbone.plugins(1, 0, 1, 8) is None
-  assert rule.backbone.plugins(2, 0, 1, 8).name == styles.TRANSFER
+  assert transfer(1, 0, 1, 8) is None
+  assert transfer(2, 0, 1, 8).name == styles.TRANSFER
 
 
 def test_a_network_of_one_stage_pools_the_mean_of_the_given_style():
   config = toy.toy_config()
-  config.model.features, config.model.variant = (6,), 'ccst'
-  model = networks.wrap(networks.build(config.model, 3), (16, 16, 1))
+  config.model.features = (6,)
+  changes = [ccst.make().network]
+  made = networks.build(config.model, 3, None, changes)
+  model = networks.wrap(made, (16, 16, 1))
   rng = np.random.default_rng(2)
   mean = jnp.asarray(rng.normal(size=(4, 6)), jnp.float32)
   std = jnp.asarray(rng.uniform(0.5, 2, (4, 6)), jnp.float32)

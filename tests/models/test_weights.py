@@ -12,6 +12,7 @@ import toy
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
+from fedreid_jax.algorithms import snr
 from fedreid_jax.core import trees
 from fedreid_jax.models import networks, reid, resnet, weights
 from fedreid_jax.models.weights import pytorch
@@ -19,13 +20,15 @@ from fedreid_jax.models.weights import pytorch
 ABOUT = {'name': 'toy', 'model': {'name': 'convnet'}, 'world_seed': 1000}
 
 
-def variables(**fields):
+def variables(changes=(), **fields):
   """Variables of a network, every leaf with numbers of its own."""
   config = toy.toy_config().model
   for name, value in fields.items():
     config[name] = value
-  model = networks.wrap(networks.build(config, 3), toy.IMAGE_SHAPE)
-  rng = np.random.default_rng(len(fields))
+  model = networks.wrap(
+    networks.build(config, 3, None, changes), toy.IMAGE_SHAPE
+  )
+  rng = np.random.default_rng(len(fields) + len(changes))
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   return {n: rng.random(x.shape, np.float32) for n, x in shapes.items()}
 
@@ -48,9 +51,9 @@ def test_the_backbone_is_loaded_and_nothing_else(saved):
   assert not any(x.any() for x in before.values())
 
 
-def test_modules_that_a_variant_inserts_keep_their_values(saved):
+def test_modules_that_a_component_inserts_keep_their_values(saved):
   path, own = saved
-  before = variables(variant='snr')
+  before = variables([snr.make().network])
   loaded, names = weights.load(str(path), before)
   new = [n for n in before if '/backbone/' in n and n not in names]
   assert new

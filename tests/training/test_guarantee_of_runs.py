@@ -45,11 +45,11 @@ def test_most_runs_have_none(tmp_path, capsys):
 def test_a_private_run_says_its_epsilon(tmp_path, capsys):
   """One client of six takes part in a round on average; some have none."""
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
-  results = train('dp_fedavg', PRIVATE, tmp_path, rounds=3)
+  results = train('dp_fedavg', PRIVATE, tmp_path, rounds=12)
   assert results['privacy'].startswith('epsilon = ')
   assert 'at delta = 0.01 per client' in results['privacy']
   assert 'public: numbers of clients' in results['privacy']
-  assert '3 rounds' in results['privacy']
+  assert '12 rounds' in results['privacy']
   assert results['communication']['up'].keys() == {'model'}
   assert capsys.readouterr().out.count(results['privacy']) == 2
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
@@ -133,10 +133,12 @@ def test_messages_that_keep_the_guarantee_for_persons(tmp_path):
     ({'model.norm': 'frozen'}, 'no statistics to freeze'),
     ({'model.pretrained': 'convnet-synthetic'}, 'need their statistics'),
     ({'evaluation.batch_stats': 'source'}, 'no statistics of batches'),
-    ({'model.variant': 'snr'}, 'batch normalisation only'),
-    ({'model.variant': 'mixstyle'}, 'batch normalisation only'),
-    # The variant that CCST needs has batch normalisation.
-    ({'components': ('fedpav', 'ccst', 'dpsgd')}, "'plain' with ccst"),
+    ({'components': ('fedpav', 'snr', 'dpsgd')}, 'batch normalisation only'),
+    (
+      {'components': ('fedpav', 'mixstyle', 'dpsgd'), 'mixstyle.stages': (1,)},
+      'batch normalisation only',
+    ),
+    ({'components': ('fedpav', 'ccst', 'dpsgd')}, 'ccst'),
     (
       {'data.client_split': 'by_camera'},
       "with 'by_camera' a person is at several clients.*'by_identity'",

@@ -32,7 +32,8 @@ FAST = ('dfh',)
 # Components with computations of another kind on clients or the server.
 COMPONENTS = {
   *('dfh', 'local_expert', 'dpsgd', 'dacs', 'robust', 'secagg', 'compress'),
-  *('cluster_contrast', 'client_clustering', 'kd'),
+  *('cluster_contrast', 'client_clustering', 'kd', 'snr', 'mixstyle', 'ccst'),
+  *('fedsr', 'agw', 'dns', 'deen', 'lba'),
 }
 
 
@@ -41,7 +42,7 @@ def covering() -> list[str]:
   parts = {}
   for name in recipes.names():
     config = recipes.recipe(name, 'smoke')
-    model = {f: config.model[f] for f in ('name', 'variant', 'neck', 'norm')}
+    model = {f: config.model[f] for f in ('name', 'neck', 'norm')}
     own = {f'{field}={value}' for field, value in model.items()}
     parts[name] = own | (COMPONENTS & {*config.components})
   chosen, left = list(FAST), set().union(*parts.values()) - parts[FAST[0]]

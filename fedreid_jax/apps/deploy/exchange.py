@@ -123,9 +123,11 @@ def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
     infrared = embedding_lib.INFRARED
     two = any(name.startswith(infrared) for name in embedding.variables)
     raise errors.ConfigError(
-      f'PyTorch has no network {model.name!r} of the variant '
-      f'{model.variant!r} with {model.modality_specific_stages} '
-      'modality-specific stages' + ' and moments of each modality' * two,
+      f'PyTorch has no network {model.name!r} with '
+      f'{model.modality_specific_stages} modality-specific stages and the '
+      f'modules of {", ".join(embedding.config.components)}'
+      + ', and moments of each modality'
+      * two,
       '--format=torch',
       'use --format=onnx, or --format=safetensors with the names of this '
       'package',

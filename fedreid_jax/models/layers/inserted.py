@@ -6,7 +6,7 @@ normalisation and restitution (Jin et al., "Style normalization and restitution
 for generalizable person re-identification", CVPR 2020), after a stage.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,22 +27,24 @@ REDUCTION = 16
 
 
 def after(
-  rule: Rule | None,
+  rules: Sequence[Rule],
   place: tuple[int, int, int],  # stage, block and blocks, as in a `Rule`
   x: Float[Array, 'B h w D'],
   train: bool,
   mask: Bool[Array, ' B'] | None,
   extras: dict,
 ) -> Float[Array, 'B h w D']:
-  """Applies the module of a rule for the place after a block, if any."""
-  module = rule(*place, x.shape[-1]) if rule else None
-  if module is None:
-    return x
-  made = module(x, train=train, mask=mask)
-  if isinstance(made, tuple):
-    made, more = made
-    extras |= more
-  return made
+  """Applies the modules of the rules for the place after a block, in order."""
+  for rule in rules:
+    module = rule(*place, x.shape[-1])
+    if module is None:
+      continue
+    made = module(x, train=train, mask=mask)
+    if isinstance(made, tuple):
+      made, more = made
+      extras |= more
+    x = made
+  return x
 
 
 class NonLocal(nn.Module):
@@ -95,7 +97,7 @@ class NonLocal(nn.Module):
 def after_last_blocks(
   inter_channels: int = 1, dtype: Any = jnp.float32
 ) -> Callable[[int, int, int, int], NonLocal | None]:
-  """Returns AGW's rule for `resnet.ResNet(plugins=)`.
+  """Returns AGW's rule for the `plugins` of `resnet.ResNet`.
 
   A block follows each of the last two blocks of stage 2 and of the last three
   of stage 3, or all of them if a stage has fewer: five in ResNet-50. AGW's
