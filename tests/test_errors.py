@@ -8,7 +8,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.data.benchmark import doctor
-from fedreid_jax.data.folder import folder_source
+from fedreid_jax.data.folder import notices
 from fedreid_jax.training.files import recorder
 
 FULL = 'cannot be written: No space left on device'
@@ -59,17 +59,17 @@ def doctored(number):
   [
     (doctored, '1 error, first: x', '2 errors, first: x'),
     (
-      lambda n: folder_source._held_out([n]),
+      lambda n: notices.held_out([n]),
       '1 identity is held out for the test',
       '2 identities are held out for the test',
     ),
     (
-      lambda n: folder_source._held_out([1, n]),
+      lambda n: notices.held_out([1, n]),
       '1, 1 identity are held out for the test',
       '1, 2 identities are held out for the test',
     ),
     (
-      lambda n: folder_source._without_query('m', n, cameras=True),
+      lambda n: notices.without_query('m', n, cameras=True),
       '1 identity of m has no query, since it has no second image by another '
       'camera',
       '2 identities of m have no query, since they have no second image by '

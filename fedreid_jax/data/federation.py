@@ -10,13 +10,18 @@ from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.evaluation import protocols
 
+# Identity of the images of nobody, such as the distractors of Market-1501: they
+# are never trained on and no query, and match none in the gallery of a test.
+# Images of the junk identity of a protocol are not even in the gallery.
+NOBODY = -2
+
 
 class Images(NamedTuple):
   """Images of one domain; the pixels may be memory-mapped."""
 
   name: str
   images: Callable[[], UInt8[np.ndarray, 'M H W ch']]
-  identities: Int32[np.ndarray, ' M']  # unique within the domain only
+  identities: Int32[np.ndarray, ' M']  # unique in the domain, or `NOBODY`
   cameras: Int32[np.ndarray, ' M']
   modalities: Int32[np.ndarray, ' M']  # 0 visible, 1 infrared
 
@@ -30,6 +35,11 @@ class Images(NamedTuple):
       self.cameras[rows],
       self.modalities[rows],
     )
+
+  @property
+  def people(self) -> Int32[np.ndarray, ' people']:
+    """Identities of the persons, ascending."""
+    return np.unique(self.identities[self.identities != NOBODY])
 
 
 class Trial(NamedTuple):

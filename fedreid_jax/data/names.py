@@ -12,7 +12,8 @@ IDENTITY = r'^([^/]+)/'
 CAMERA = r'(?i)(?:^|[\s_/-])c(?:am(?:era)?[\s_-]?)?(\d+)'
 NUMBER = r'_(\d+)\.[^.]+$'
 AUTO = 'auto'
-JUNK = '-1'  # the person of images that show no person
+JUNK = '-1'  # the person of images that are left out of Market-1501
+NOBODY = ''  # in place of a person: no person has this name
 
 
 def identities(
@@ -73,6 +74,21 @@ def person(name: str) -> str | None:
   """Number with which a name such as 0002_c1s1_1.jpg begins."""
   match = re.match(r'(-1|\d+)_.', name.rpartition('/')[2])
   return match[1] if match else None
+
+
+def is_distractor(name: str) -> bool:
+  """Whether a file has the person 0000 in a name as of Market-1501.
+
+  The files 0000_c1s1_1.jpg show background and parts of persons. Other data
+  sets number their persons from 0000, so that the camera and the sequence must
+  follow.
+  """
+  return bool(re.match(r'0000_c\d+s\d', name.rpartition('/')[2]))
+
+
+def is_junk(person: str, name: str) -> bool:
+  """Whether a person or the name of a file, -1_c1s1_1.jpg, is -1."""
+  return person == JUNK or name.rpartition('/')[2].startswith(f'{JUNK}_c')
 
 
 def _groups(pattern: str, field: str, names: Sequence[str]) -> list[str | None]:

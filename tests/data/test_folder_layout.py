@@ -33,7 +33,8 @@ def test_layouts(tmp_path, expected):
 
 
 def test_images_of_nobody_have_no_label(tmp_path):
-  found = labels(tmp_path, '-1_c1s1_1.png', '0002_c1s1_1.png')
+  nobody = [f'{person}_c1s1_1.png' for person in ('-1', '0000')]
+  found = labels(tmp_path, *nobody, '0002_c1s1_1.png')
   assert [*found] == ['0002_c1s1_1.png']
 
 

@@ -132,7 +132,7 @@ def test_names_of_market1501_with_more_cameras(tmp_path, minis):
   assert described(loaded) == ({'mine': (64, 4)}, {'mine': (16, 17)})
   (target,) = loaded.targets
   assert target.query == 'as listed' and score(target)['mAP'] == 100
-  assert 'data.client_split=by_camera' in loaded.notices[1]
+  assert 'data.client_split=by_camera' in loaded.notices[2]
   above = load.load(config(root.parent, client_split='by_camera'))
   assert len(above.clients) == 8
   # Training images alone are one data set of which persons are held out.

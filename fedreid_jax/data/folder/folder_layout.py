@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from fedreid_jax import errors
 from fedreid_jax.data import files, integrity, names
 from fedreid_jax.data.datasets import csv_manifest, layout
-from fedreid_jax.data.datasets.records import JUNK, LEARN, MODALITIES, TEST
+from fedreid_jax.data.datasets.records import LEARN, MODALITIES, TEST
 
 EXPECTED = 'the layout is domain/identity/image; see docs/photographs.md'
 
@@ -29,11 +29,21 @@ class Listing(NamedTuple):
 
   folder: Path  # the names are relative to it
   names: list[str]
-  identities: list[str]  # name of the person in each file
+  identities: list[str]  # person in each file, or `names.NOBODY`
   cameras: list[str] | None  # None if nothing is known
   splits: tuple[str, ...] = ()  # in `LEARN` or `TEST`, or none
   modalities: tuple[int, ...] = ()  # 0 visible, 1 infrared; empty: visible
   origin: str = ''  # hash of labels not in the names, or ''
+  junk: int = 0  # files of no person that are left out
+
+  def take(self, rows: Sequence[int]) -> 'Listing':
+    """The files at some rows."""
+    columns = {
+      field: [column[k] for k in rows]
+      for field in ('names', 'identities', 'cameras', 'splits', 'modalities')
+      if (column := getattr(self, field))
+    }
+    return self._replace(**columns)
 
 
 class Layout(NamedTuple):
@@ -66,8 +76,32 @@ def find(root: Path, config: Any, needs_cameras: bool) -> Layout:
   """Finds the layout of a folder, or raises DataError.
 
   `needs_cameras` reads a number at the end of a name as a camera, since each
-  client is one.
+  client is one. In every layout images of nobody are recognised by their names
+  (`names.is_junk`, `names.is_distractor`).
   """
+  found = _find(root, config, needs_cameras)
+  return found._replace(read=lambda name: _of_people(found.read(name)))
+
+
+def _of_people(listing: Listing) -> Listing:
+  """Leaves junk out, and gives distractors to nobody."""
+  pairs = list(zip(listing.identities, listing.names, strict=True))
+  kept = [k for k, pair in enumerate(pairs) if not names.is_junk(*pair)]
+  people = [
+    names.NOBODY if names.is_distractor(name) else person
+    for person, name in pairs
+  ]
+  if not any(people[k] for k in kept):
+    raise errors.DataError(
+      'no image of a person',
+      str(listing.folder),
+      'names of 0000 and -1 are nobody, as in Market-1501; rename the persons',
+    )
+  found = listing._replace(identities=people, junk=len(pairs) - len(kept))
+  return found.take(kept)
+
+
+def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
   if (root / csv_manifest.MANIFEST).is_file():
     return of_manifest(root)
   train = layout.BOXES['train']
@@ -139,7 +173,8 @@ def labels(root: Path, config: Any) -> dict[str, Label]:
     for name, identity, camera in zip(
       listing.names, listing.identities, cameras, strict=True
     ):
-      labels[(below / name).as_posix()] = Label(before + identity, camera)
+      if identity != names.NOBODY:
+        labels[(below / name).as_posix()] = Label(before + identity, camera)
   return labels
 
 
@@ -166,7 +201,6 @@ def of_boxes(root: Path) -> Layout:
     records = layout.from_names(
       root, layout.BOXES['train'], pattern, 'train', cameras
     )
-  records = [record for record in records if record.person != JUNK]
   records.sort()  # by path, as data sets are
   listing = Listing(
     root,
@@ -242,7 +276,7 @@ def _domain(folder: Path, pattern: str, labelled: _Labelled) -> Listing:
 def _numbered(folder: Path, labelled: _Labelled) -> Listing:
   """Reads files whose names begin with the identity."""
   people = {path: names.person(path) for path in _files(folder)}
-  people = {path: p for path, p in people.items() if p and p != names.JUNK}
+  people = {path: p for path, p in people.items() if p}
   return labelled(folder, [*people], [*people.values()])
 
 
@@ -291,7 +325,7 @@ def _are_domains(root: Path, folders: Sequence[str]) -> bool:
     for folder in folders
   ]
   # In the layout identity/image each folder shows only one person.
-  several = any(len(own - {names.JUNK}) > 1 for own in people)
+  several = any(len(own - {names.JUNK, '0000'}) > 1 for own in people)
   return several and not any(None in own for own in people)
 
 

@@ -7,27 +7,26 @@ file must be an image.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Bool, Int
 from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.data import (
-  cache,
   client_split,
   decoder,
   federation,
   files,
-  integrity,
 )
 from fedreid_jax.data.datasets.records import LEARN, TEST
-from fedreid_jax.data.federation import Images, Source, Target, Trial
-from fedreid_jax.data.folder import folder_layout, queries
-from fedreid_jax.data.folder.folder_layout import Layout, Listing
+from fedreid_jax.data.federation import NOBODY, Images, Source, Target, Trial
+from fedreid_jax.data.folder import domains, folder_layout, notices, queries
+from fedreid_jax.data.folder.domains import Domain
+from fedreid_jax.data.folder.folder_layout import Layout
 
 FILES = 16  # files that are checked for colour, spread over all
 SIDE = 32  # pixels a side to which they are reduced
@@ -37,19 +36,6 @@ CHROMA, PIXELS = 40, 0.02
 COLOURED = 0.25  # share of coloured files at which a conversion is refused
 
 Rows = dict[str, Int[np.ndarray, '...']]  # by domain
-
-
-class _Domain(NamedTuple):
-  """One domain."""
-
-  images: Images
-  cameras: list[str]  # names by number, empty if unknown
-  splits: Shaped[np.ndarray, ' M']  # as in `Listing`, or ''
-  files: Shaped[np.ndarray, ' M']  # SHA-256 of each file
-  digest: str  # hash of the inputs of the images
-
-  def rows(self, *splits: str) -> Int[np.ndarray, ' rows']:
-    return np.flatnonzero(np.isin(self.splits, splits))
 
 
 class _Roles(NamedTuple):
@@ -84,7 +70,7 @@ def load(config, clients: bool = True) -> Source:
     config,
     root,
   )
-  read = {name: _read(name, one, config) for name, one in listed.items()}
+  read = {name: domains.read(name, one, config) for name, one in listed.items()}
   for name in roles.sources if clients and by_camera else ():
     if not read[name].cameras:
       raise errors.DataError(
@@ -112,7 +98,7 @@ def load(config, clients: bool = True) -> Source:
     targets,
     ':'.join(one.digest[:16] for one in read.values()),
     read[roles.public[0]].images if roles.public else None,
-    _notices(config, root, layout, read, targets, roles.within),
+    notices.describe(config, root, layout, read, targets, roles.within),
     roles.sources,
   )
 
@@ -149,51 +135,35 @@ def _roles(config, layout: Layout, root: Path, clients: bool) -> _Roles:
   return _Roles(sources, targets, public, within)
 
 
-def _read(name: str, listing: Listing, config) -> _Domain:
-  images, manifest, digest = cache.build(
-    listing.folder, listing.names, decoder.of(config)
-  )
-  kept = np.asarray(manifest['kept'], np.int64)
-  if not len(kept):
-    raise errors.DataError(
-      'no readable image', str(listing.folder), 'fix the files'
-    )
-  # The digest of the images covers names and not the lines of a manifest.
-  if listing.origin:
-    digest = integrity.digest(digest, listing.origin)
-  size = len(listing.names)
-  identities = np.unique(
-    np.asarray(listing.identities)[kept], return_inverse=True
-  )[1]
-  by_name, cameras = np.unique(
-    np.asarray(listing.cameras or [''] * size)[kept], return_inverse=True
-  )
-  kinds = np.asarray(listing.modalities or [0] * size)[kept]
-  return _Domain(
-    Images(
-      name,
-      lambda: images,
-      identities.astype(np.int32),
-      cameras.astype(np.int32),
-      kinds.astype(np.int32),
-    ),
-    by_name.tolist() if listing.cameras else [],
-    np.asarray(listing.splits or [''] * size)[kept],
-    np.asarray([*manifest['sha256'].values()]),
-    digest,
-  )
-
-
 def _rows(
-  config, layout: Layout, roles: _Roles, read: dict[str, _Domain]
+  config, layout: Layout, roles: _Roles, read: dict[str, Domain]
 ) -> tuple[Rows, Rows]:
+  """Rows to train on, which show persons, and rows of tests, by domain."""
+  anybody = {n: one.images.identities != NOBODY for n, one in read.items()}
   if layout.split:
-    learn = {name: domain.rows(*LEARN) for name, domain in read.items()}
-    return learn, {name: domain.rows(*TEST) for name, domain in read.items()}
-  if not roles.within:
-    everything = {n: np.arange(len(one.splits)) for n, one in read.items()}
-    return everything, everything
-  masks = {
+    tested = {n: np.isin(one.splits, TEST) for n, one in read.items()}
+    learned = {
+      n: np.isin(one.splits, LEARN) & anybody[n] for n, one in read.items()
+    }
+  elif roles.within:
+    drawn = _held_out(config, read)
+    learned = {n: anybody[n] & ~mask for n, mask in drawn.items()}
+    tested = {n: ~anybody[n] | mask for n, mask in drawn.items()}
+  else:
+    learned = anybody
+    tested = {n: np.ones_like(mask) for n, mask in anybody.items()}
+  learn, test = (
+    {name: np.flatnonzero(mask) for name, mask in masks.items()}
+    for masks in (learned, tested)
+  )
+  return learn, test
+
+
+def _held_out(
+  config, read: dict[str, Domain]
+) -> dict[str, Bool[np.ndarray, '...']]:
+  """Masks of the images of persons who are drawn for the test, by domain."""
+  return {
     name: queries.held_out(
       domain.images,
       bool(domain.cameras),
@@ -203,12 +173,10 @@ def _rows(
     )
     for name, domain in read.items()
   }
-  learn = {name: np.flatnonzero(~mask) for name, mask in masks.items()}
-  return learn, {name: np.flatnonzero(mask) for name, mask in masks.items()}
 
 
 def _check_overlap(
-  roles: _Roles, read: dict[str, _Domain], learn: Rows, test: Rows
+  roles: _Roles, read: dict[str, Domain], learn: Rows, test: Rows
 ) -> None:
   """Refuses persons (by domain) or files that are trained on and tested on."""
   for name in {*roles.sources} & {*roles.targets}:
@@ -232,7 +200,7 @@ def _part(domain: Images, rows: Int[np.ndarray, ' rows']) -> Images:
   return domain if len(rows) == len(domain.identities) else domain.take(rows)
 
 
-def _target(config, domain: _Domain, rows: Int[np.ndarray, ' rows']) -> Target:
+def _target(config, domain: Domain, rows: Int[np.ndarray, ' rows']) -> Target:
   images = _part(domain.images, rows)
   if not domain.cameras:
     # With a view for each image, the camera rule hides no match.
@@ -240,8 +208,10 @@ def _target(config, domain: _Domain, rows: Int[np.ndarray, ' rows']) -> Target:
     images = images._replace(cameras=views)
   splits = domain.splits[rows]
   if (splits != '').any():
-    query = np.flatnonzero(np.isin(splits, ('query', 'query+gallery')))
-    gallery = np.flatnonzero(np.isin(splits, ('gallery', 'query+gallery')))
+    nobody = images.identities == NOBODY
+    asked = np.isin(splits, ('query', 'query+gallery'))
+    query = np.flatnonzero(asked & ~nobody)
+    gallery = np.flatnonzero((splits != 'query') | nobody)
     if not len(query) or not len(gallery):
       side = 'gallery' if len(query) else 'query'
       raise errors.DataError(
@@ -294,79 +264,3 @@ def check_colours(paths: Sequence[Path], config, root: Path) -> None:
     str(root),
     f'use the preset photos, or write {written} if that is meant',
   )
-
-
-def _notices(
-  config,
-  root: Path,
-  layout: Layout,
-  read: Mapping[str, _Domain],
-  targets: Sequence[Target],
-  within: bool,
-) -> tuple[str, ...]:
-  """The notices of a folder; the first describes its content."""
-  domains = list(read.values())
-  counts = [
-    (sum(_people(one.images) for one in domains), 'identity', 'identities'),
-    (sum(len(one.files) for one in domains), 'image', 'images'),
-  ]
-  if len(layout.domains) > 1:
-    counts.insert(0, (len(domains), 'domain', 'domains'))
-  found = [errors.counted(*given) for given in counts]
-  found.append(_cameras(layout, read))
-  if layout.split:
-    tested = 'test images are listed'
-  elif within:
-    tested = _held_out([_people(target.images) for target in targets])
-  else:
-    tested = ', '.join(target.name for target in targets) or 'nothing'
-    tested = f'test on {tested}'
-  lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
-  if aside := files.set_aside(root):
-    lines.append(aside)
-  chosen = config.query == queries.RANDOM and not layout.split
-  for target in targets if chosen else ():
-    has_cameras = bool(read[target.name].cameras)
-    can = queries.testable(target.images, has_cameras)
-    if number := _people(target.images) - len(can):
-      lines.append(_without_query(target.name, number, has_cameras))
-  alone = within and len(domains) == 1 and config.client_split == 'by_dataset'
-  if alone and domains[0].cameras:
-    lines.append(
-      'there is one client; data.client_split=by_camera makes each camera one'
-    )
-  return tuple(lines)
-
-
-def _held_out(numbers: Sequence[int]) -> str:
-  """Describes the number of held-out identities of each target."""
-  *others, last = numbers
-  people = errors.counted(last, 'identity', 'identities')
-  said = ', '.join([*map(str, others), people])
-  verb = 'is' if sum(numbers) == 1 else 'are'
-  return f'{said} {verb} held out for the test'
-
-
-def _without_query(name: str, number: int, cameras: bool) -> str:
-  """Describes the number of identities of a target that have no query."""
-  people = errors.counted(number, 'identity', 'identities')
-  reason = 'it has' if number == 1 else 'they have'
-  return (
-    f'{people} of {name} {"has" if number == 1 else "have"} no query, since '
-    f'{reason} no second image' + ' by another camera' * cameras
-  )
-
-
-def _cameras(layout: Layout, read: Mapping[str, _Domain]) -> str:
-  """Describes the origin of cameras, and the domains if only some have any."""
-  known = [name for name, domain in read.items() if domain.cameras]
-  if not known:
-    return 'no cameras'
-  number = sum(len(domain.cameras) for domain in read.values())
-  where = '' if len(known) == len(read) else f', only in {", ".join(known)}'
-  cameras = errors.counted(number, 'camera')
-  return f'{cameras} from {layout.cameras_from}{where}'
-
-
-def _people(images: Images) -> int:
-  return len(np.unique(images.identities))

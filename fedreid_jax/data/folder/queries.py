@@ -1,7 +1,7 @@
 """Rules that choose held-out persons, and the query images of a target domain.
 
-All other images of the target are the gallery. `random` never makes a query
-without a match in the gallery:
+All other images of the target are the gallery, also those of nobody. `random`
+never makes a query without a match in the gallery:
 
   no cameras  one random image of each identity with two images or more
   cameras     one random image of each identity in each camera that has several
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from fedreid_jax import errors
-from fedreid_jax.data.federation import Images
+from fedreid_jax.data.federation import NOBODY, Images
 
 RANDOM = 'random'
 RULES = {
@@ -70,6 +70,7 @@ def choose(
   columns = [domain.identities, *([domain.cameras] if by_camera else ())]
   # `np.unique` returns the first of several equal columns.
   first = np.unique(np.stack(columns), axis=1, return_index=True)[1]
+  first = first[domain.identities[first] != NOBODY]
   return Chosen(_mask(domain, first), described)
 
 
@@ -80,7 +81,7 @@ def testable(domain: Images, has_cameras: bool) -> list[int]:
   matches of the query's camera.
   """
   found = []
-  for identity in np.unique(domain.identities).tolist():
+  for identity in domain.people.tolist():
     own = domain.cameras[domain.identities == identity]
     if len(np.unique(own)) > 1 or (not has_cameras and len(own) > 1):
       found.append(identity)
@@ -96,7 +97,7 @@ def held_out(
   out, and at least one is trained on, or a DataError is raised. `share` is a
   fraction of all persons, and `field` is its name in the configuration.
   """
-  people = len(np.unique(domain.identities))
+  people = len(domain.people)
   can = testable(domain, has_cameras)
   number = min(max(round(share * people), FEWEST), len(can), people - 1)
   if number < FEWEST:
@@ -162,7 +163,8 @@ def _of_cameras(
       if cameras
       else 'names have no cameras; set it to random',
     )
-  return np.isin(domain.cameras, [cameras.index(name) for name in wanted])
+  numbers = [cameras.index(name) for name in wanted]
+  return np.isin(domain.cameras, numbers) & (domain.identities != NOBODY)
 
 
 def _mask(domain: Images, rows) -> Bool[np.ndarray, ' M']:

@@ -1,0 +1,99 @@
+"""Notices of a folder of images: what was recognised, and what was left out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.data import files
+from fedreid_jax.data.federation import NOBODY, Target
+from fedreid_jax.data.folder import queries
+from fedreid_jax.data.folder.domains import Domain
+from fedreid_jax.data.folder.folder_layout import Layout
+
+
+def describe(
+  config,
+  root: Path,
+  layout: Layout,
+  read: Mapping[str, Domain],
+  targets: Sequence[Target],
+  within: bool,
+) -> tuple[str, ...]:
+  """The notices of a folder; the first describes its content."""
+  domains = list(read.values())
+  counts = [
+    (sum(len(one.images.people) for one in domains), 'identity', 'identities'),
+    (sum(len(one.files) for one in domains), 'image', 'images'),
+  ]
+  if len(layout.domains) > 1:
+    counts.insert(0, (len(domains), 'domain', 'domains'))
+  found = [errors.counted(*given) for given in counts]
+  found.append(_cameras(layout, read))
+  if layout.split:
+    tested = 'test images are listed'
+  elif within:
+    tested = held_out([len(target.images.people) for target in targets])
+  else:
+    tested = ', '.join(target.name for target in targets) or 'nothing'
+    tested = f'test on {tested}'
+  lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
+  lines += [*filter(None, (files.set_aside(root), nobody(domains)))]
+  chosen = config.query == queries.RANDOM and not layout.split
+  for target in targets if chosen else ():
+    has_cameras = bool(read[target.name].cameras)
+    can = queries.testable(target.images, has_cameras)
+    if number := len(target.images.people) - len(can):
+      lines.append(without_query(target.name, number, has_cameras))
+  alone = within and len(domains) == 1 and config.client_split == 'by_dataset'
+  if alone and domains[0].cameras:
+    lines.append(
+      'there is one client; data.client_split=by_camera makes each camera one'
+    )
+  return tuple(lines)
+
+
+def held_out(numbers: Sequence[int]) -> str:
+  """Describes the number of held-out identities of each target."""
+  *others, last = numbers
+  people = errors.counted(last, 'identity', 'identities')
+  said = ', '.join([*map(str, others), people])
+  verb = 'is' if sum(numbers) == 1 else 'are'
+  return f'{said} {verb} held out for the test'
+
+
+def without_query(name: str, number: int, cameras: bool) -> str:
+  """Describes the number of identities of a target that have no query."""
+  people = errors.counted(number, 'identity', 'identities')
+  reason = 'it has' if number == 1 else 'they have'
+  return (
+    f'{people} of {name} {"has" if number == 1 else "have"} no query, since '
+    f'{reason} no second image' + ' by another camera' * cameras
+  )
+
+
+def _cameras(layout: Layout, read: Mapping[str, Domain]) -> str:
+  """Describes the origin of cameras, and the domains if only some have any."""
+  known = [name for name, domain in read.items() if domain.cameras]
+  if not known:
+    return 'no cameras'
+  number = sum(len(domain.cameras) for domain in read.values())
+  where = '' if len(known) == len(read) else f', only in {", ".join(known)}'
+  cameras = errors.counted(number, 'camera')
+  return f'{cameras} from {layout.cameras_from}{where}'
+
+
+def nobody(domains: Sequence[Domain]) -> str:
+  """Describes the images of nobody, or ''."""
+  distractors = sum(
+    int(np.sum(one.images.identities == NOBODY)) for one in domains
+  )
+  junk = sum(one.junk for one in domains)
+  said: list[str] = []
+  if distractors:
+    number = errors.counted(distractors, 'image')
+    said.append(f'{number} of 0000, only in the gallery of a test')
+  if junk:
+    said.append(f'{errors.counted(junk, "image")} of -1, left out')
+  return f'nobody, as in Market-1501: {"; ".join(said)}' if said else ''
