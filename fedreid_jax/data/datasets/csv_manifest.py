@@ -1,16 +1,21 @@
 """Any images, listed in `manifest.csv`: path,identity,camera,modality,split.
 
-Paths are relative to the folder. Identities and cameras may be words. Modality
-is visible or infrared; split is one of `records.SPLITS`. The last three columns
-are optional with `data.source=folder`, see `data.folder.folder_layout`.
+The dialects of the file are those of `csv_table`. Paths are relative to the
+folder. Identities and cameras may be words. Modality is visible or infrared;
+split is one of `records.SPLITS`. The last three columns are optional with
+`data.source=folder`, see `data.folder.folder_layout`.
 """
 
 import csv
-from collections.abc import Sequence
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedreid_jax import errors
-from fedreid_jax.data.datasets import layout
+from fedreid_jax.data import files
+from fedreid_jax.data.datasets import csv_table, layout
 from fedreid_jax.data.datasets import photos as pictures
 from fedreid_jax.data.datasets.photos import Photos
 from fedreid_jax.data.datasets.records import (
@@ -41,45 +46,115 @@ def read(root: Path) -> list[Record]:
   ]
 
 
+def file_of(root: Path) -> Path | None:
+  """The manifest of a folder, in upper or lower case; None if it has none."""
+  named = (path for path in root.iterdir() if path.name.lower() == MANIFEST)
+  return next((path for path in sorted(named) if path.is_file()), None)
+
+
 def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-  """Lines of the manifest, with values by column, or raises DataError."""
-  file = root / MANIFEST
-  if not file.is_file():
+  """Lines of the manifest, with values by column, or raises DataError.
+
+  Paths are those of the files on the disk: they may be written with `./`, with
+  backslashes, or with letters that are composed otherwise. Modalities and
+  splits may be in upper case.
+  """
+  file = file_of(root)
+  if file is None:
     raise errors.DataError(f'no file {MANIFEST}', str(root), layout.HELP)
-  try:
-    # A byte-order mark would become part of the name of the first column.
-    with open(file, encoding='utf-8-sig', newline='') as stream:
-      table = csv.DictReader(stream)
-      found = list(table)
-  except (UnicodeDecodeError, csv.Error) as error:
-    raise errors.DataError(str(error), str(file), 'save it as UTF-8') from error
-  missing = [c for c in columns if c not in (table.fieldnames or ())]
-  if missing:
-    raise errors.DataError(
-      f'no column {missing[0]!r}', str(file), f'columns: {",".join(columns)}'
+  table = csv_table.read(file, columns)
+  for row in table:
+    _check(row.values, f'{file} line {row.line}')
+  found = [row.values for row in table]
+  for column in ('identity', 'camera', 'domain'):
+    by_domain: dict[str, list[str]] = defaultdict(list)
+    for row in found:
+      # Persons of two domains have nothing to do with each other.
+      domain = row.get('domain', '') if column != 'domain' else ''
+      by_domain[domain].append(row.get(column, ''))
+    for values in by_domain.values():
+      csv_table.check_case(values, column, str(file))
+  return [
+    row | {'path': path}
+    for row, path in zip(
+      found, _located(root, [row['path'] for row in found]), strict=True
     )
-  # The first line of the file is the header.
-  for number, row in enumerate(found, 2):
-    _check(row, f'{file} line {number}')
-  layout.require(root, (row['path'] for row in found))
-  return found
+  ]
 
 
 def _check(row: dict[str, str], where: str) -> None:
-  # `DictReader` stores surplus fields under None, and None for missing ones.
-  if None in row or None in row.values():
-    raise errors.DataError('wrong number of fields', where, 'fix the line')
   for column, choices in (('modality', MODALITIES), ('split', SPLITS)):
-    if column in row and row[column] not in choices:
+    if column not in row:
+      continue
+    row[column] = row[column].lower()
+    if row[column] not in choices:
       raise errors.DataError(
         f'{column} {row[column]!r}', where, f'one of {", ".join(choices)}'
       )
-  parts = row['path'].split('/')
+  path = row['path']
+  parts = path.replace('\\', '/').split('/')
   # A path must not lead out of the folder of the manifest.
-  if not row['path'] or row['path'].startswith('/') or '..' in parts:
+  absolute = not parts[0] or re.match('[a-zA-Z]:', path)
+  if not path or absolute or '..' in parts:
     raise errors.DataError(
-      f'path {row["path"]!r}', where, 'give it relative to the manifest'
+      f'path {path!r}', where, 'give it relative to the manifest'
     )
+
+
+def _located(root: Path, paths: Sequence[str]) -> list[str]:
+  """Names of files on the disk, or raises DataError for missing ones."""
+  plain = {path: posixpath.normpath(path) for path in paths}
+  # A name may have a backslash on Linux, and is then found as it is.
+  slashed = {
+    path: posixpath.normpath(path.replace('\\', '/')) for path in paths
+  }
+  folders = {posixpath.dirname(p) for p in (*plain.values(), *slashed.values())}
+  written = _by_form(
+    name
+    for folder in sorted(folders)
+    if (root / folder).is_dir()
+    for name in files.list_files(root, folder)
+  )
+  if not all(plain[p] in written or slashed[p] in written for p in paths):
+    # Folders on the disk may be written otherwise than in the manifest.
+    written = _by_form(files.list_images(root, [])) | written
+  found = {
+    path: written.get(plain[path]) or written.get(slashed[path])
+    for path in paths
+  }
+  missing = [path for path, name in found.items() if name is None]
+  if missing:
+    raise _missing(root, missing, slashed, written)
+  return [found[path] or path for path in paths]
+
+
+def _by_form(found: Iterable[str]) -> dict[str, str]:
+  """Names by their normalised forms; a name that is one comes first."""
+  names = [*found]
+  return {csv_table.normalise(x): x for x in names} | {x: x for x in names}
+
+
+def _missing(
+  root: Path,
+  missing: Sequence[str],
+  slashed: Mapping[str, str],
+  written: Mapping[str, str],
+) -> errors.DataError:
+  """The error of files that are not there, with its cause if it is known."""
+  by_case = {name.casefold(): name for name in written.values()}
+  for path in missing:
+    near = by_case.get(slashed[path].casefold())
+    if near:
+      return errors.DataError(
+        f'{path!r} is {near!r} on the disk: the case differs',
+        str(root / MANIFEST),
+        'write the path as the file is named',
+      )
+  return errors.DataError(
+    f'{len(missing)} listed files are missing: ' + ', '.join(missing[:5]),
+    str(root),
+    f'give paths relative to the folder of {MANIFEST}',
+  )
 
 
 def _numbers(words: list[str]) -> dict[str, int]:

@@ -102,7 +102,7 @@ def _of_people(listing: Listing) -> Listing:
 
 
 def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
-  if (root / csv_manifest.MANIFEST).is_file():
+  if csv_manifest.file_of(root):
     return of_manifest(root)
   train = layout.BOXES['train']
   if (root / train).is_dir():

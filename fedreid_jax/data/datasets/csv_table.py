@@ -1,0 +1,146 @@
+"""Reads tables of text as spreadsheets and scripts write them.
+
+The text is UTF-8, or UTF-16 with a byte-order mark. The columns are separated
+by commas, semicolons, tabs or bars, which the header shows, or as a first line
+`sep=;` says. Upper and lower case of the header do not matter. Rows without any
+value are skipped.
+
+What looks alike must be equal. Values are therefore normalised: composed
+letters (NFC), one blank in place of several or of a no-break space, no blanks
+at the ends, and no characters of zero width.
+"""
+
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedreid_jax import errors
+
+SEPARATORS = ',;\t|'
+# Zero-width space, marks of direction, word joiner, byte-order mark.
+_NO_WIDTH = re.compile('[\u200b\u200e\u200f\u2060\ufeff]')
+_UTF16 = b'\xff\xfe', b'\xfe\xff'
+_SAVE = "save it as 'CSV UTF-8'"
+
+
+class Row(NamedTuple):
+  """One row, with normalised values by column."""
+
+  line: int  # in the file, from 1
+  values: dict[str, str]
+
+
+def read(file: Path, columns: Sequence[str]) -> list[Row]:
+  """Reads a table that has at least some columns, in lower case.
+
+  Raises:
+    DataError: for a file that is no such table, or a row of another length.
+  """
+  lines = _lines(file, columns[0])
+  header = next((row for _, row in lines if any(row)), [])
+  named = [name.casefold() for name in header]
+  for column in columns:
+    if column not in named:
+      raise errors.DataError(
+        f'no column {column!r}; the first line is {", ".join(header)!r}',
+        str(file),
+        f'name the columns in the first line: {",".join(columns)}',
+      )
+  twice = [name for name in named if name and named.count(name) > 1]
+  if twice:
+    raise errors.DataError(
+      f'two columns {twice[0]!r}', str(file), 'remove one of them'
+    )
+  return [
+    Row(line, _by_column(named, row, f'{file} line {line}'))
+    for line, row in lines
+    if any(row)
+  ]
+
+
+def check_case(values: Iterable[str], what: str, where: str) -> None:
+  """Raises DataError for two values that differ in upper and lower case."""
+  known: dict[str, str] = {}
+  for value in values:
+    # Not `casefold`, for which Weiss and Weiß are one name.
+    other = known.setdefault(value.lower(), value)
+    if other != value:
+      raise errors.DataError(
+        f'{what} {other!r} and {value!r} differ in case only',
+        where,
+        'write them alike, or change one of them',
+      )
+
+
+def normalise(text: str) -> str:
+  """Returns a value in the form in which equal ones are equal."""
+  plain = _NO_WIDTH.sub('', unicodedata.normalize('NFC', text))
+  return ' '.join(plain.split())
+
+
+def _text(file: Path) -> str:
+  data = file.read_bytes()
+  if data.startswith(b'PK'):
+    raise errors.DataError('a spreadsheet and no text', str(file), _SAVE)
+  try:
+    return data.decode('utf-16' if data.startswith(_UTF16) else 'utf-8-sig')
+  except UnicodeDecodeError as error:
+    raise errors.DataError(f'not UTF-8: {error}', str(file), _SAVE) from error
+
+
+def _lines(file: Path, first: str) -> Iterator[tuple[int, list[str]]]:
+  """Yields the number and the normalised fields of every row."""
+  text = _text(file)
+  start, _, rest = text.partition('\n')
+  said = re.fullmatch(r'"?sep=(.)"?[;,\t]*', start.strip('\r'), re.IGNORECASE)
+  separator = said[1] if said else _separator(text, first)
+  # Reads all line ends, those of old Macs as well.
+  source = io.StringIO(rest if said else text, newline=None)
+  table = csv.reader(source, delimiter=separator, skipinitialspace=True)
+  try:
+    for row in table:
+      line = table.line_num + bool(said)
+      if any('\n' in field for field in row):
+        raise errors.DataError(
+          'a line break within a field',
+          f'{file} line {line}',
+          'close the quotation mark before it',
+        )
+      yield line, [normalise(field) for field in row]
+  except csv.Error as error:
+    line = table.line_num + bool(said)
+    raise errors.DataError(str(error), f'{file} line {line}', _SAVE) from error
+
+
+def _separator(text: str, first: str) -> str:
+  """The separator with which the header has the column `first`, and most."""
+  header = next((line for line in text.splitlines() if line.strip()), '')
+
+  def columns(separator: str) -> tuple[bool, int]:
+    names = [
+      normalise(name.strip().strip('"')).casefold()
+      for name in header.split(separator)
+    ]
+    return first in names, len(names)
+
+  return max(SEPARATORS, key=columns)
+
+
+def _by_column(
+  named: Sequence[str], row: Sequence[str], where: str
+) -> dict[str, str]:
+  size = len(named)
+  # A separator may follow the last column.
+  while size and not named[size - 1]:
+    size -= 1
+  if len(row) < size or any(row[size:]):
+    raise errors.DataError(
+      f'wrong number of fields: {len(row)} and not {size}',
+      where,
+      'fix the line, or put values with a separator into quotation marks',
+    )
+  return dict(zip(named[:size], row[:size], strict=True))
