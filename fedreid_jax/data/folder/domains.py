@@ -1,5 +1,6 @@
 """The images of one domain of a folder, with persons and cameras by number."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,6 +8,7 @@ from jaxtyping import Shaped
 
 from fedreid_jax import errors
 from fedreid_jax.data import cache, decoder, integrity, names
+from fedreid_jax.data.datasets.records import LEARN
 from fedreid_jax.data.federation import NOBODY, Images
 from fedreid_jax.data.folder.folder_layout import Listing
 
@@ -20,44 +22,82 @@ class Domain(NamedTuple):
   files: Shaped[np.ndarray, ' M']  # SHA-256 of each file
   digest: str  # hash of the inputs of the images
   junk: int  # files of no person that are left out
+  copies: list[tuple[str, str]]  # files that are left out, and their originals
 
 
 def read(name: str, listing: Listing, config) -> Domain:
   """Decodes the images of a domain, or opens them in the user's cache.
 
+  Of files with the same content, whatever their names, one is read.
+
   Raises:
-    DataError: for images that cannot be read, or without any person.
+    DataError: for images that cannot be read, or a picture of two persons.
   """
   images, manifest, digest = cache.build(
     listing.folder, listing.names, decoder.of(config)
   )
-  kept = np.asarray(manifest['kept'], np.int64)
-  if not len(kept):
+  if not manifest['kept']:
     raise errors.DataError(
       'no readable image', str(listing.folder), 'fix the files'
     )
   # The digest of the images covers names and not the lines of a manifest.
   if listing.origin:
     digest = integrity.digest(digest, listing.origin)
-  size = len(listing.names)
-  people = np.asarray(listing.identities)[kept]
+  hashes = [*manifest['sha256'].values()]
+  listed = listing.take(manifest['kept'])
+  rows, copies = _originals(listed, hashes)
+  own = listed.take(rows)
+  people = np.asarray(own.identities)
   identities = np.unique(people, return_inverse=True)[1]
   identities[people == names.NOBODY] = NOBODY
-  by_name, cameras = np.unique(
-    np.asarray(listing.cameras or [''] * size)[kept], return_inverse=True
-  )
-  kinds = np.asarray(listing.modalities or [0] * size)[kept]
+  size = len(rows)
+  by_name, cameras = np.unique(own.cameras or [''] * size, return_inverse=True)
   return Domain(
     Images(
       name,
-      lambda: images,
+      # All rows need no copy of the memory-mapped pixels.
+      (lambda: images[rows]) if copies else (lambda: images),
       identities.astype(np.int32),
       cameras.astype(np.int32),
-      kinds.astype(np.int32),
+      np.asarray(own.modalities or [0] * size, np.int32),
     ),
-    by_name.tolist() if listing.cameras else [],
-    np.asarray(listing.splits or [''] * size)[kept],
-    np.asarray([*manifest['sha256'].values()]),
+    by_name.tolist() if own.cameras else [],
+    np.asarray(own.splits or [''] * size),
+    np.asarray([hashes[row] for row in rows]),
     digest,
     listing.junk,
+    copies,
   )
+
+
+def _originals(
+  listing: Listing, hashes: Sequence[str]
+) -> tuple[list[int], list[tuple[str, str]]]:
+  """Rows without copies of other files, and the copies with their originals.
+
+  In query and gallery a copy would be a match that any model finds. Copies in
+  training and test images are for `federation.check_no_copies`.
+
+  Raises:
+    DataError: for copies with two persons.
+  """
+  splits = listing.splits or ('',) * len(hashes)
+  # A listed query stays one, and its copy leaves the gallery.
+  order = sorted(range(len(hashes)), key=lambda k: 'query' not in splits[k])
+  first: dict[tuple[str, bool], int] = {}
+  copies: list[tuple[str, str]] = []
+  for k in order:
+    known = first.setdefault((hashes[k], splits[k] in LEARN), k)
+    if known == k:
+      continue
+    pair = listing.names[k], listing.names[known]
+    people = listing.identities[k], listing.identities[known]
+    if people[0] != people[1]:
+      who = ' and '.join(repr(person or 'nobody') for person in people)
+      raise errors.DataError(
+        f'{pair[0]!r} and {pair[1]!r} are the same picture, of {who}',
+        str(listing.folder),
+        'remove the wrong one',
+      )
+    copies.append(pair)
+  return sorted(first.values()), sorted(copies)

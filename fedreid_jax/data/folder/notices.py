@@ -39,7 +39,9 @@ def describe(
     tested = ', '.join(target.name for target in targets) or 'nothing'
     tested = f'test on {tested}'
   lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
-  lines += [*filter(None, (files.set_aside(root), nobody(domains)))]
+  lines += [
+    *filter(None, (files.set_aside(root), nobody(domains), copies(domains)))
+  ]
   chosen = config.query == queries.RANDOM and not layout.split
   for target in targets if chosen else ():
     has_cameras = bool(read[target.name].cameras)
@@ -97,3 +99,15 @@ def nobody(domains: Sequence[Domain]) -> str:
   if junk:
     said.append(f'{errors.counted(junk, "image")} of -1, left out')
   return f'nobody, as in Market-1501: {"; ".join(said)}' if said else ''
+
+
+def copies(domains: Sequence[Domain]) -> str:
+  """Describes the files that are left out since others are the same, or ''."""
+  found = [pair for one in domains for pair in one.copies]
+  if not found:
+    return ''
+  copy, original = found[0]
+  return (
+    f'left out: {errors.counted(len(found), "copy", "copies")} of other files '
+    f'of a domain; {copy} is {original}'
+  )
