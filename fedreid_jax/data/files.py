@@ -93,6 +93,24 @@ def list_images(root: Path, bad: Bad | None = None) -> list[str]:
   return found
 
 
+def some_images(root: Path, most: int) -> list[str]:
+  """The first images below a folder by name, relative to it, with '/'."""
+  found: list[str] = []
+  for folder, below, names in os.walk(root):
+    below[:] = sorted(
+      x for x in below if not (x.startswith('.') or is_device_folder(x))
+    )
+    at = Path(folder).relative_to(root)
+    found += [
+      (at / name).as_posix()
+      for name in sorted(names)
+      if name.lower().endswith(IMAGES) and not name.startswith('.')
+    ]
+    if len(found) >= most:
+      break
+  return found[:most]
+
+
 def is_device_folder(name: str) -> bool:
   """Whether a folder of this name is one of `NOT_OF_PEOPLE`."""
   return name.casefold() in NOT_OF_PEOPLE

@@ -10,6 +10,8 @@ from fedreid_jax.core import patterns
 IDENTITY = r'^([^/]+)/'
 # 0002_c1s1_000451_03.jpg, anna_c1.jpg and cam1/anna.jpg; anna_01.jpg.
 CAMERA = r'(?i)(?:^|[\s_/-])c(?:am(?:era)?[\s_-]?)?(\d+)'
+# 0000_000_01_0303morning_0015_0.jpg of MSMT17: person, image, camera, time.
+_MSMT17 = r'(?:^|/)\d+_\d{3}_(\d{2})_\d{4}(?:morning|noon|afternoon)_'
 NUMBER = r'_(\d+)\.[^.]+$'
 AUTO = 'auto'
 JUNK = '-1'  # the person of images that are left out of Market-1501
@@ -49,23 +51,45 @@ def cameras(
     if not any(found):
       return None
     return _complete(found, names, pattern, 'data.camera_pattern', where)
-  # The folder of a person may have the name of a camera.
-  below = [name.partition('/')[2] or name for name in names]
-  found = _groups(CAMERA, 'data.camera_pattern', below)
-  if not all(found):
-    found = _groups(NUMBER, 'data.camera_pattern', below)
+  found = _known(names)
+  if found is None:
+    found = _groups(NUMBER, 'data.camera_pattern', _below(names))
     # A number that no two images of a person share may count the images of the
-    # person; a repeated one is a camera.
+    # person; a repeated one is a camera. One number for all tells nothing.
     numbers = set(zip(persons, found, strict=True))
-    if not needed and len(numbers) == len(found):
+    counts = not needed and len(numbers) == len(found)
+    if counts or len({*found}) < 2:
       return None
   return [camera for camera in found if camera] if all(found) else None
 
 
+def guess(
+  pattern: str, names: Sequence[str], cameras: Sequence[str] | None
+) -> str:
+  """An example of cameras that `AUTO` has guessed, '' if it knows them."""
+  if pattern != AUTO or cameras is None or _known(names) is not None:
+    return ''
+  return f'camera {cameras[0]} from the last number of {names[0]}'
+
+
+def _below(names: Sequence[str]) -> list[str]:
+  # The folder of a person may have the name of a camera.
+  return [name.partition('/')[2] or name for name in names]
+
+
+def _known(names: Sequence[str]) -> list[str | None] | None:
+  """Cameras that all names have in a known place, else None."""
+  for pattern in (CAMERA, _MSMT17):
+    found = _groups(pattern, 'data.camera_pattern', _below(names))
+    if all(found):
+      return found
+  return None
+
+
 def are_cameras(folders: Sequence[str]) -> bool:
-  """Whether the names of all folders are like cam1 or Camera_2."""
+  """Whether the names of all folders are like cam1, Camera_2 or cam_a."""
   return all(
-    re.fullmatch(r'cam(era)?[\s_-]?\d+', name, re.IGNORECASE)
+    re.fullmatch(r'cam(era)?([\s_-]?\d+|[\s_-][a-z])', name, re.IGNORECASE)
     for name in folders
   )
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
+from fedreid_jax.data import files
 from fedreid_jax.data.datasets import cuhk03, infrared, photos, registry
 from fedreid_jax.data.decoder import Decoder, decode
 
@@ -394,3 +395,21 @@ def test_manifest_numbers_are_kept_and_words_counted(tmp_path, words, numbers):
   records = registry.read(registry.get('csv'), tmp_path)
   assert tuple(r.person for r in records) == numbers
   assert tuple(r.camera for r in records) == numbers
+
+
+@pytest.mark.parametrize('name', sorted({s.partition(':')[0] for s in IMAGES}))
+def test_names_tell_the_data_set(minis, name):
+  found = registry.recognise(files.some_images(minis(name), 200))
+  # A folder of photographs reads the names of the others as they are.
+  read_as_they_are = ('market1501', 'dukemtmc', 'cuhk03-np', 'csv', 'cifar10')
+  if name in (*read_as_they_are, 'cuhk03'):  # whose miniature has no files
+    assert found is None
+  else:
+    assert found and found.name == name
+
+
+def test_own_names_are_of_no_data_set():
+  for path in ('a/ann/0001001.jpg', 'ann/2024_01_02_11.png', 'cam1/ann/1.jpg'):
+    assert registry.recognise([path]) is None
+  assert registry.recognise(['images_labeled/1_001_2_09.png'])
+  assert registry.recognise([]) is None

@@ -23,10 +23,24 @@ def labels(root, *names):
     {'ann/x_c1.png': ('ann', '1'), 'bob/y_c2.png': ('bob', '2')},
     {'ann/x.png': ('ann', ''), 'bob/y.png': ('bob', '')},
     {'0002_c1s1_1.png': ('0002', '1'), '0007_c3s1_1.png': ('0007', '3')},
+    {'cam_a/000_45.png': ('000', 'cam_a'), 'cam_b/000_9.png': ('000', 'cam_b')}
+    | {'cam_a/001_0.png': ('001', 'cam_a')},
+    {
+      '0000/0000_000_01_0303morning_0015_0.png': ('0000', '01'),
+      '0000/0000_001_12_0303noon_0015_1_ex.png': ('0000', '12'),
+    },
     {'cam1/ann/a.png': ('ann', 'cam1'), 'cam2/ann/b.png': ('ann', 'cam2')},
     {'north/1/a.png': ('north/1', ''), 'south/1/a.png': ('south/1', '')},
   ],
-  ids=['persons', 'no cameras', 'Market-1501', 'cameras', 'domains'],
+  ids=[
+    'persons',
+    'no cameras',
+    'Market-1501',
+    'VIPeR',
+    'MSMT17',
+    'cameras',
+    'domains',
+  ],
 )
 def test_layouts(tmp_path, expected):
   assert labels(tmp_path, *expected) == expected

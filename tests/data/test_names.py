@@ -35,6 +35,7 @@ def test_cameras_in_names(name, camera):
     ['7/IMG_0001.jpg', '7/IMG_0002.jpg', '8/IMG_0001.jpg'],  # count images
     ['7/x_c1.jpg', '7/y.jpg'],
     ['7/x_01.jpg', '7/y_01.jpg', '7/z.jpg'],
+    ['1_1_0.jpg', '1_2_0.jpg', '2_1_0.jpg'],  # one number for all, Celeb-reID
   ],
 )
 def test_names_without_cameras(paths):
@@ -47,6 +48,22 @@ def test_numbers_at_the_end_are_cameras_if_a_person_has_one_twice():
   ]
   single = ['7/a_01.jpg', '7/a_02.jpg', '8/a_01.jpg']
   assert cameras(single, needed=True) == ['01', '02', '01']
+
+
+@pytest.mark.parametrize(
+  'paths, guess',
+  [
+    (
+      ['7/back_0.jpg', '7/front_0.jpg', '7/back_1.jpg'],
+      'camera 0 from the last number of 7/back_0.jpg',
+    ),
+    (['7/back_c0.jpg', '7/front_c0.jpg', '7/back_c1.jpg'], ''),
+    (['7/x.jpg', '7/y.jpg'], ''),
+  ],
+)
+def test_a_guess_has_an_example(paths, guess):
+  assert names.guess('auto', paths, cameras(paths)) == guess
+  assert names.guess(r'_(\d)', paths, ['0'] * len(paths)) == ''
 
 
 def test_a_pattern_fits_all_names_or_none():
@@ -75,5 +92,8 @@ def test_persons_at_the_start_of_names(name, person):
 
 def test_folders_that_are_cameras():
   assert names.are_cameras(['cam1', 'Camera_2', 'CAM 03'])
+  assert names.are_cameras(['cam_a', 'cam_b']) and not names.are_cameras(
+    ['cama']
+  )
   assert not names.are_cameras(['cam1', 'entrance'])
   assert not names.are_cameras(['c1', 'c2'])  # may be clients

@@ -324,3 +324,32 @@ def test_16_bits_are_refused_by_name_or_left_out(tmp_path):
   assert 'not 8 bits a channel' in line and "data.on_bad_image='skip'" in line
   loaded = load.load(config(root, on_bad_image='skip'))
   assert described(loaded)[1] == {'駅': (4, 12)}
+
+
+def test_a_published_set_is_read_by_its_reader(tmp_path, minis):
+  assert failure(minis('regdb')) == (
+    f'error[3]: the files are named as those of RegDB — {minis("regdb")} — '
+    "set data.source='datasets' and name regdb in data.sources or "
+    'data.targets; see docs/datasets.md'
+  )
+  for domain, person, shot in np.ndindex(2, 3, 2):
+    name = f'{person:04d}_{shot:03d}_0{shot + 3}_0303morning_0015_{shot}.jpg'
+    path = tmp_path / f'm/{"ab"[domain]}/{person:04d}/{name}'
+    photo_trees.save(path, 10 * domain + person, shot)
+  assert 'no images — ' in (line := failure(minis('sysu-mm01')))
+  assert 'and name sysu-mm01 in data.sources or data.targets' in line
+  loaded = load.load(config(tmp_path / 'm'))
+  assert '4 cameras from names' in loaded.notices[0]
+  assert 'those of MSMT17: the camera is the third field' in loaded.notices[1]
+
+
+def test_a_guessed_camera_has_an_example(tmp_path):
+  root = photo_trees.one_data_set(tmp_path / 'm')
+  guess = 'a guess: camera 01 from the last number of 000 人/a_01.jpg; data.cam'
+  assert loaded_notice(root, 'a guess').startswith(guess)
+  assert not loaded_notice(root, 'a guess', camera_pattern='')
+
+
+def loaded_notice(root, start, **changes):
+  found = load.load(config(root, **changes)).notices
+  return next((line for line in found if line.startswith(start)), '')

@@ -319,6 +319,7 @@ CLASSIC = Dataset(
   },
   extract=extract,
   note='20 splits of 1,367 and 100 persons',
+  named=r'^(images_(detected|labeled)/)?[1-5]_\d{3}_[12]_\d\d\.png',
 )
 NEW = Dataset(
   name='cuhk03-np',

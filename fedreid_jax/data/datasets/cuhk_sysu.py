@@ -141,4 +141,5 @@ DATASET = Dataset(
   folders=('CUHK-SYSU', 'dataset'),
   extract=extract,
   note='no cameras: every image is of camera 0',
+  named=r'Image/SSM/s\d+\.jpg',
 )

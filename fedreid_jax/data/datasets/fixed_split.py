@@ -158,6 +158,8 @@ MSMT17 = Dataset(
   folders=('MSMT17_V1', 'MSMT17_V2', 'MSMT17'),
   options={'val': ('train', 'val', 'drop')},
   note='32,621 training images are the lists train and val, 30,248 train only',
+  named=r'\d{4}_\d{3}_\d{2}_\d{4}(morning|noon|afternoon)_[^/]+',
+  as_photos='the camera is the third field of the names',
 )
 
 
@@ -203,6 +205,7 @@ CUHK02 = Dataset(
   folders=('CUHK02', 'cuhk02'),
   options={'split': ('pairs', 'public')},
   note='contains CUHK01 as pair 1: never train on one and test on the other',
+  named=r'P[1-5]/cam[12]/\d+_[^/]*\.png',
 )
 
 ILIDS_SPLITS = 'train-test people splits/train_test_splits_ilidsvid.mat'
@@ -272,4 +275,5 @@ ILIDS_VID = Dataset(
   folders=('iLIDS-VID', 'ilids-vid'),
   options={'frames': ('sequences', 'images'), 'trial': tuple(range(10))},
   note="not the 'iLIDS-VID' of the federated benchmark: that is qmul-ilids",
+  named=r'cam[12]/person\d+/cam[12]_person\d+(_\d+)?\.png',
 )

@@ -121,6 +121,7 @@ CUHK01 = Dataset(
   miniature=_write_cuhk01,
   folders=('campus', 'CUHK01'),
   options=OPTIONS,
+  named=r'^\d{4}00[1-4]\.png',
 )
 
 
@@ -163,6 +164,8 @@ VIPER = Dataset(
   miniature=_write_pairs('cam_a/{:03d}_0.bmp', 'cam_b/{:03d}_90.bmp'),
   folders=('VIPeR', 'VIPeR.v1.0'),
   options=OPTIONS,
+  named=r'cam_[ab]/\d{3}_\d+\.bmp',
+  as_photos='its two folders are cameras',
 )
 
 
@@ -183,6 +186,7 @@ PRID450S = Dataset(
   ),
   folders=('PRID_450S', 'PRID-450S'),
   options=OPTIONS,
+  named=r'cam_[ab]/img_\d+\.png',
 )
 
 
@@ -217,6 +221,7 @@ ILIDS = Dataset(
   folders=('i-LIDS_Pedestrian', 'QMUL-iLIDS'),
   options=OPTIONS,
   note="the papers' 'iLIDS-VID' with 119 persons is this set",
+  named=r'Persons/\d{7}\.jpg',
 )
 
 
@@ -264,6 +269,8 @@ PES3D = Dataset(
   folders=('3DPeS', '3dpes'),
   options=OPTIONS,
   note='the archive numbers 193 persons, papers give 192',
+  named=r'\d+_\d+_FRAME_\d+_RGB\.bmp',
+  as_photos='cameras are not in the names',
 )
 
 PRID_COMMON = 200  # persons 1 to 200 are the same in both cameras
@@ -351,6 +358,7 @@ PRID2011 = Dataset(
   folders=('prid_2011', 'PRID2011'),
   options=OPTIONS,
   note='half a split trains on about 3,744 images: which ones is drawn',
+  named=r'cam_[ab]/person_\d+(/\d+)?\.png',
 )
 
 CAVIAR_TESTED = 36  # persons of `split=views`; fewer if fewer have both views
@@ -400,6 +408,7 @@ CAVIAR = Dataset(
   folders=('CAVIAR4REID', 'CAVIARa'),
   options={'split': ('images', 'views'), 'trial': TRIALS},
   note='22 of 72 persons are seen by one camera only',
+  named=r'^\d{7}\.jpg',
 )
 
 GRID_PARTITIONS = 'features_and_partitions.mat'
@@ -480,4 +489,5 @@ GRID = Dataset(
   options={'split': ('images', 'official', 'views'), 'trial': TRIALS},
   nobody=(JUNK, 0),
   note='person 0 stands for 775 distractors in every gallery',
+  named=r'(probe|gallery)/\d{4}_\d_\d+_[^/]+\.jpe?g',
 )

@@ -137,6 +137,9 @@ SYSU_MM01 = Dataset(
   folders=('SYSU-MM01',),
   options={'val': ('train', 'val', 'drop')},
   note='published tables train on train and val together (395 persons)',
+  named=r'cam[1-6]/\d{4}/\d{4}\.jpg',
+  as_photos='the images of cameras 3 and 6 are infrared in it, and are read as '
+  'visible ones',
 )
 
 
@@ -196,6 +199,7 @@ REGDB = Dataset(
   folders=('RegDB',),
   options={'trial': tuple(range(1, 11)), 'direction': DIRECTIONS},
   note='train one model for every trial: another trial has its test persons',
+  named=r'(visible|thermal)/\d+/[^/]+_[vt]_\d+_\d+\.bmp',
 )
 
 LLCM_SIDES = ('vis', 'nir')  # by modality
@@ -262,4 +266,5 @@ LLCM = Dataset(
   folders=('LLCM',),
   options={'direction': DIRECTIONS},
   note='its paper gives 13,909 test images, its lists hold 15,846',
+  named=r'\d{4}_c\d\d_s\d+_f\d+_(vis|nir)\.jpg',
 )

@@ -93,6 +93,10 @@ class Dataset(NamedTuple):
       of files.
     nobody: numbers of persons that stand for many persons: junk, which is never
       ranked, and distractors, which match no query.
+    named: pattern at the end of the paths of its images, or with ^ of the whole
+      paths, by which a folder of photographs tells the data set; '' if it reads
+      such names rightly.
+    as_photos: what a folder of photographs reads of it, '' if nothing right.
   """
 
   name: str
@@ -108,6 +112,8 @@ class Dataset(NamedTuple):
   nobody: tuple[int, ...] = (JUNK,)
   infrared: bool = False  # whether it has infrared images, too
   note: str = ''  # one line
+  named: str = ''
+  as_photos: str = ''
 
   def expected(self, options: Mapping[str, Any]) -> Mapping[str, Count]:
     """Published size of each split, {} if none is published."""

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ def get(name: str) -> Dataset:
       f'unknown data set {name!r}', 'dataset', errors.one_of(name, DATASETS)
     )
   return DATASETS[name]
+
+
+def recognise(paths: Sequence[str]) -> Dataset | None:
+  """The data set whose images have all of some paths, None if there is none."""
+  for dataset in DATASETS.values() if paths else ():
+    pattern = re.compile(f'(?:.*/)?{dataset.named}', re.IGNORECASE)
+    if dataset.named and all(map(pattern.fullmatch, paths)):
+      return dataset
+  return None
 
 
 def parse(spec: str) -> tuple[Dataset, dict[str, Any]]:

@@ -21,7 +21,7 @@ class Domain(NamedTuple):
   splits: Shaped[np.ndarray, ' M']  # as in `Listing`, or ''
   files: Shaped[np.ndarray, ' M']  # SHA-256 of each file
   digest: str  # hash of the inputs of the images
-  junk: int  # files of no person that are left out
+  listing: Listing  # of the images
   copies: list[tuple[str, str]]  # files that are left out, and their originals
 
 
@@ -65,7 +65,7 @@ def read(name: str, listing: Listing, config) -> Domain:
     np.asarray(own.splits or [''] * size),
     np.asarray([hashes[row] for row in rows]),
     digest,
-    listing.junk,
+    own,
     copies,
   )
 

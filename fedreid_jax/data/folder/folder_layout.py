@@ -6,21 +6,24 @@ The layouts are, in the order in which they are tried:
   bounding_box_train/0002_c1s1_1.jpg    folders and names of Market-1501
   0002_c1s1_1.jpg                       one data set
   camera/identity/image                 one data set, with folders such as cam1
+  camera/0002_1.jpg                     the same, with persons in the names
   domain/identity/image                 or any depth below the domain
   domain/0002_c1s1_1.jpg                if a folder has several such persons
   identity/image                        one data set
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.data import files, integrity, names
-from fedreid_jax.data.datasets import csv_manifest, layout
+from fedreid_jax.data.datasets import csv_manifest, layout, registry
 from fedreid_jax.data.datasets.records import LEARN, MODALITIES, TEST
 
+SAMPLE = 200  # paths by which a published data set is recognised
 EXPECTED = 'the layout is domain/identity/image; see docs/photographs.md'
 
 
@@ -35,6 +38,7 @@ class Listing(NamedTuple):
   modalities: tuple[int, ...] = ()  # 0 visible, 1 infrared; empty: visible
   origin: str = ''  # hash of labels not in the names, or ''
   junk: int = 0  # files of no person that are left out
+  guess: str = ''  # example of a camera that was guessed, for users
 
   def take(self, rows: Sequence[int]) -> 'Listing':
     """The files at some rows."""
@@ -54,6 +58,7 @@ class Layout(NamedTuple):
   read: Callable[[str], Listing]  # `(name) -> Listing` of a domain
   cameras_from: str = 'names'  # origin of the cameras, for users
   split: bool = False  # training and test images are listed
+  published: str = ''  # says of which data set the names are
 
 
 class Label(NamedTuple):
@@ -78,9 +83,52 @@ def find(root: Path, config: Any, needs_cameras: bool) -> Layout:
   `needs_cameras` reads a number at the end of a name as a camera, since each
   client is one. In every layout images of nobody are recognised by their names
   (`names.is_junk`, `names.is_distractor`).
+
+  The folder of a published data set whose persons and cameras no layout reads
+  rightly is refused, unless the user has written a pattern for identities.
   """
-  found = _find(root, config, needs_cameras)
-  return found._replace(read=lambda name: _of_people(found.read(name)))
+  said = _published(root, config)
+  with _explained(said):
+    found = _find(root, config, needs_cameras)
+
+  def read(name: str) -> Listing:
+    with _explained(said):
+      return _of_people(found.read(name))
+
+  return found._replace(read=read, published=said)
+
+
+@contextlib.contextmanager
+def _explained(said: str) -> Iterator[None]:
+  """Gives errors the remedy of a published data set, if it is one."""
+  try:
+    yield
+  except errors.DataError as error:
+    if not said:
+      raise
+    raise errors.DataError(error.what, error.where, said) from error
+
+
+def _published(root: Path, config: Any) -> str:
+  """Says of which published data set the names are, '' if of none.
+
+  Raises:
+    DataError: if no layout reads its persons or cameras.
+  """
+  written = config.identity_pattern != names.IDENTITY
+  if written or csv_manifest.file_of(root):
+    return ''
+  dataset = registry.recognise(files.some_images(root, SAMPLE))
+  if dataset is None:
+    return ''
+  said = f'the files are named as those of {dataset.title}'
+  reader = (
+    f"set data.source='datasets' and name {dataset.name} in data.sources or "
+    'data.targets; see docs/datasets.md'
+  )
+  if not dataset.as_photos:
+    raise errors.DataError(said, str(root), reader)
+  return f'{said}: {dataset.as_photos}. To read it as published, {reader}'
 
 
 def _of_people(listing: Listing) -> Listing:
@@ -123,7 +171,8 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
     cameras = names.cameras(
       config.camera_pattern, paths, persons, folder, needs_cameras
     )
-    return Listing(folder, paths, persons, cameras)
+    guess = names.guess(config.camera_pattern, paths, cameras)
+    return Listing(folder, paths, persons, cameras, guess=guess)
 
   own = (_name_of(root),)
   if not folders:
@@ -132,9 +181,10 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
     return Layout(kind, own, lambda _: _numbered(root, labelled))
   # A pattern that a user has written refers to names below a domain.
   written = config.identity_pattern != names.IDENTITY
+  automatic = config.camera_pattern == names.AUTO and not written
+  by_camera = automatic and names.are_cameras(folders)
   if written or any(_has_folders(root / name) for name in folders):
-    automatic = config.camera_pattern == names.AUTO and not written
-    if automatic and names.are_cameras(folders):
+    if by_camera:
       kind = 'camera/identity/image'
       return Layout(kind, own, lambda _: _by_camera(root), 'folders')
     return Layout(
@@ -143,6 +193,9 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
       lambda name: _domain(root / name, config.identity_pattern, labelled),
     )
   if _are_domains(root, folders):
+    if by_camera:
+      kind = 'camera/image'
+      return Layout(kind, own, lambda _: _numbered_by_camera(root), 'folders')
     return Layout(
       'domain/image',
       tuple(folders),
@@ -289,6 +342,12 @@ def _by_camera(root: Path) -> Listing:
   paths = _below(root, 3, 'camera/identity/image')
   camera, persons = zip(*(path.split('/')[:2] for path in paths), strict=True)
   return Listing(root, paths, [*persons], [*camera])
+
+
+def _numbered_by_camera(root: Path) -> Listing:
+  paths = _below(root, 2, 'camera/image')
+  persons = [names.person(path) or '' for path in paths]
+  return Listing(root, paths, persons, [p.split('/')[0] for p in paths])
 
 
 def _files(folder: Path) -> list[str]:

@@ -39,9 +39,8 @@ def describe(
     tested = ', '.join(target.name for target in targets) or 'nothing'
     tested = f'test on {tested}'
   lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
-  lines += [
-    *filter(None, (files.set_aside(root), nobody(domains), copies(domains)))
-  ]
+  left_out = files.set_aside(root), nobody(domains), copies(domains)
+  lines += [*filter(None, (*left_out, layout.published, guess(domains)))]
   chosen = config.query == queries.RANDOM and not layout.split
   for target in targets if chosen else ():
     has_cameras = bool(read[target.name].cameras)
@@ -91,7 +90,7 @@ def nobody(domains: Sequence[Domain]) -> str:
   distractors = sum(
     int(np.sum(one.images.identities == NOBODY)) for one in domains
   )
-  junk = sum(one.junk for one in domains)
+  junk = sum(one.listing.junk for one in domains)
   said: list[str] = []
   if distractors:
     number = errors.counted(distractors, 'image')
@@ -111,3 +110,11 @@ def copies(domains: Sequence[Domain]) -> str:
     f'left out: {errors.counted(len(found), "copy", "copies")} of other files '
     f'of a domain; {copy} is {original}'
   )
+
+
+def guess(domains: Sequence[Domain]) -> str:
+  """Gives an example of cameras that were guessed, '' if none were."""
+  found = next((o.listing.guess for o in domains if o.listing.guess), '')
+  if not found:
+    return ''
+  return f"a guess: {found}; data.camera_pattern='' reads no cameras"
