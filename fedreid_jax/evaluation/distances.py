@@ -32,6 +32,7 @@ METRICS = get_args(Metric)
 # All blocks have one shape, so that one program is compiled: a product with
 # another number of rows may round differently.
 BLOCK = 128
+_PART = 65_536  # rows whose sum is computed at a time
 
 
 @jax.jit
@@ -42,8 +43,36 @@ def normalise(feature: Float[Array, 'rows D']) -> Float[Array, 'rows D']:
   return feature / jnp.maximum(norm, 1e-12)
 
 
+def centre(vectors: Any) -> Float32[np.ndarray, ' D']:
+  """The mean of rows `[P, D]`, rounded; zeros if any row is not finite.
+
+  Distances do not depend on it, but in float32 the squares of a large common
+  mean leave no digits for them. It is rounded to a power of two that is at most
+  the standard deviation: features less it have no more digits than before, so
+  that equal distances remain equal.
+  """
+  total = squares = np.zeros(vectors.shape[1])
+  # In parts, since a float64 copy of all rows would be large.
+  for first in range(0, len(vectors), _PART):
+    part = np.asarray(vectors[first : first + _PART], np.float64)
+    total, squares = total + part.sum(0), squares + np.square(part).sum(0)
+  num = max(len(vectors), 1)
+  mean = total / num
+  variance = squares / num - np.square(mean)
+  if not np.isfinite(variance).all():
+    return np.zeros(vectors.shape[1], np.float32)
+  # Equal values have no variance, but for rounding in float64.
+  spread = np.sqrt(np.maximum(variance, np.square(mean) * 1e-15))
+  step = np.exp2(np.floor(np.log2(np.maximum(spread, 1e-30))))
+  return np.asarray(np.round(mean / step) * step, np.float32)
+
+
 def squared_blocks(
-  query: Any, gallery: Any, metric: str = 'euclidean', chunk: int = 256
+  query: Any,
+  gallery: Any,
+  metric: str = 'euclidean',
+  chunk: int = 256,
+  middle: Any = None,
 ) -> Iterator[Float32[np.ndarray, 'rows P']]:
   """Yields the distances of the queries in order, `BLOCK` rows at a time.
 
@@ -57,6 +86,9 @@ def squared_blocks(
       in place and must not change before the last block.
     chunk: rows that are computed ahead, rounded up to whole blocks. The
       distances do not depend on it.
+    middle: what is subtracted from all features for Euclidean distances,
+      float32 `[D]`: the `centre` of all the gallery where `gallery` is a part
+      of it. By default, that of `gallery`.
 
   Raises:
     ConfigError: an unknown metric, or a chunk below 1.
@@ -81,6 +113,11 @@ def squared_blocks(
       'evaluation',
       'give two matrices of the same width',
     )
+  if metric == 'euclidean':
+    middle = centre(gallery) if middle is None else middle
+    # Without a common mean, the gallery is read in place.
+    if np.any(middle):
+      query, gallery = query - middle, _subtract(gallery, middle)
   return _blocks(query, gallery, metric, chunk)
 
 
@@ -126,6 +163,13 @@ def _block(
   return jnp.maximum(
     query_squares[:, None] + gallery_squares[None, :] - 2.0 * products, 0.0
   )
+
+
+@jax.jit
+def _subtract(
+  feature: Float[Array, 'rows D'], middle: Float[Array, ' D']
+) -> Float[Array, 'rows D']:
+  return feature - middle
 
 
 @jax.jit

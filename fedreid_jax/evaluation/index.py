@@ -7,6 +7,7 @@ FAISS is an optional package. `faiss.knn` is the brute-force search behind
 GPUs", IEEE Transactions on Big Data 2021).
 """
 
+import functools
 import importlib
 import importlib.util
 from collections.abc import Iterator
@@ -130,12 +131,11 @@ class Gallery:
     """Finds the nearest vectors of each query among all vectors.
 
     Among vectors at equal distances those with lower indices come first. The
-    distances of 'product' are those that the evaluation ranks
-    (`evaluation.distances`). The distances of 'faiss' differ by rounding, so
-    vectors whose distances differ by less may be in another order. The memory
-    does not grow with the number of vectors or queries. A Euclidean distance is
-    the root of a float32 sum: near zero, the error of its square is about 1e-6
-    of the squared norms.
+    vectors are found by the distances that the evaluation ranks
+    (`evaluation.distances`), and by FAISS by others that differ by rounding.
+    Those that are found are ranked by Euclidean distances of their differences:
+    a query that is a vector of the gallery is at 0. The memory does not grow
+    with the number of vectors or queries.
 
     Args:
       queries: float32 `[Q, D]`.
@@ -176,14 +176,39 @@ class Gallery:
       indices, found = _padded(nearest, k)
     else:
       indices, found = self._exactly(queries, k, own)
-    # Squares rank alike, so that only the returned distances need a root.
     if self.metric == 'euclidean':
-      found = np.sqrt(found)
+      indices, found = self._by_differences(queries, indices)
     labels = self.labels[indices]
     if labels.dtype.kind == 'u':  # which has no -1
       labels = labels.astype(np.int64)
     empty = MISSING if self.labels.dtype.kind in 'iu' else ''
     return indices, found, np.where(indices == MISSING, empty, labels)
+
+  def _by_differences(
+    self,
+    queries: Float32[np.ndarray, 'Q D'],
+    indices: Int64[np.ndarray, 'Q k'],
+  ) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
+    """Ranks vectors that were found by distances without cancellation.
+
+    The squares of a product cancel where vectors are near each other, so that
+    a query that is in the gallery would not be at 0.
+    """
+    # By index first, so that a stable sort keeps the order of ties.
+    indices = np.sort(np.where(indices == MISSING, len(self), indices), axis=1)
+    found = np.full(indices.shape, np.inf, np.float32)
+    for row, query in enumerate(queries):
+      own = indices[row][indices[row] < len(self)]
+      found[row, : len(own)] = np.linalg.norm(self.vectors[own] - query, axis=1)
+    order = np.argsort(found, axis=1, kind='stable')
+    indices = np.take_along_axis(indices, order, 1)
+    indices[indices == len(self)] = MISSING
+    return indices, np.take_along_axis(found, order, 1)
+
+  @functools.cached_property
+  def _middle(self) -> Float32[np.ndarray, ' D']:
+    """The mean of all vectors, with which those of every tile are alike."""
+    return distances.centre(self.vectors)
 
   def _exactly(
     self,
@@ -199,7 +224,10 @@ class Gallery:
       if self.backend == 'faiss' and own is None:
         vectors = self.vectors[tile]
         most = min(k, len(vectors))
-        near = zip(*by_faiss(queries, vectors, most, self.metric), strict=True)
+        near = zip(
+          *by_faiss(queries, vectors, most, self.metric, self._middle),
+          strict=True,
+        )
       else:
         near = self._by_products(queries, tile, k, own)
       for row, (places, values) in enumerate(near):
@@ -223,7 +251,9 @@ class Gallery:
     # The last of several tiles is padded, so that one program is compiled.
     if size < TILE < len(self):
       vectors = np.pad(vectors, ((0, TILE - size), (0, 0)))
-    for block in distances.squared_blocks(queries, vectors, self.metric):
+    for block in distances.squared_blocks(
+      queries, vectors, self.metric, middle=self._middle
+    ):
       for line in block[:, :size]:
         if own is not None and self.cameras is not None:
           line = np.where(self.cameras[tile] == own[row], np.inf, line)
@@ -325,11 +355,12 @@ def by_faiss(
   vectors: Float32[np.ndarray, 'P D'],
   k: int,
   metric: str,
+  middle: Float32[np.ndarray, ' D'],
 ) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
   """Returns the indices of the k nearest vectors, and their distances.
 
   There are k vectors or more. Distances are those of
-  `distances.squared_blocks`, up to rounding.
+  `distances.squared_blocks`, up to rounding; `middle` is its argument.
 
   Returns:
     (indices, distances), the nearest first and vectors at equal distances in
@@ -340,6 +371,8 @@ def by_faiss(
       np.asarray(distances.normalise(jnp.asarray(part)))
       for part in (queries, vectors)
     )
+  else:
+    queries, vectors = queries - middle, vectors - middle
   queries, vectors = map(np.ascontiguousarray, (queries, vectors))
   indices = np.empty((len(queries), k), np.int64)
   found = np.empty((len(queries), k), np.float32)

@@ -336,8 +336,8 @@ def test_a_published_set_is_read_by_its_reader(tmp_path, minis):
     name = f'{person:04d}_{shot:03d}_0{shot + 3}_0303morning_0015_{shot}.jpg'
     path = tmp_path / f'm/{"ab"[domain]}/{person:04d}/{name}'
     photo_trees.save(path, 10 * domain + person, shot)
-  assert 'no images — ' in (line := failure(minis('sysu-mm01')))
-  assert 'and name sysu-mm01 in data.sources or data.targets' in line
+  reader = 'name sysu-mm01 in data.sources or data.targets'
+  assert reader in failure(minis('sysu-mm01'))
   loaded = load.load(config(tmp_path / 'm'))
   assert '4 cameras from names' in loaded.notices[0]
   assert 'those of MSMT17: the camera is the third field' in loaded.notices[1]

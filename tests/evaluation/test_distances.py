@@ -28,6 +28,27 @@ def test_squared_euclidean_distances():
   )
 
 
+@pytest.mark.parametrize('offset', [0, 1000, -3e4])
+def test_a_common_mean_costs_no_digits(offset):
+  query, gallery = (x + np.float32(offset) for x in features())
+  difference = query[:, None].astype(np.float64) - gallery[None, :]
+  np.testing.assert_allclose(
+    all_rows(query, gallery), np.square(difference).sum(-1), rtol=1e-5
+  )
+
+
+def test_the_centre_keeps_equal_distances_equal():
+  rng = np.random.default_rng(0)
+  whole = np.float32(1000 + rng.integers(-3, 4, (500, 19)))
+  difference = whole[:, None] - whole[None, :]
+  np.testing.assert_array_equal(
+    all_rows(whole, whole), np.square(difference).sum(-1)
+  )
+  # A mean within the spread is not subtracted: no bit changes.
+  assert not distance_lib.centre(features()[1]).any()
+  assert not distance_lib.centre(np.float32([[np.nan, 1], [1, 1]])).any()
+
+
 def test_cosine_distances_are_half_the_squared_ones_of_normalised_features():
   query, gallery = features()
   unit = [f / np.linalg.norm(f, axis=1, keepdims=True) for f in features()]

@@ -103,8 +103,8 @@ def test_no_more_than_a_block_of_distances_is_searched(monkeypatch):
   shapes = []
   blocks = distance_lib.squared_blocks
 
-  def counting(*args):
-    for block in blocks(*args):
+  def counting(*args, **more):
+    for block in blocks(*args, **more):
       shapes.append(block.shape)
       yield block
 
@@ -139,9 +139,9 @@ def test_no_more_than_a_tile_of_the_gallery_is_compared(monkeypatch):
   shapes = []
   blocks = distance_lib.squared_blocks
 
-  def counting(queries, gallery, metric):
+  def counting(queries, gallery, metric, middle):
     shapes.append(gallery.shape)
-    return blocks(queries, gallery, metric)
+    return blocks(queries, gallery, metric, middle=middle)
 
   monkeypatch.setattr(distance_lib, 'squared_blocks', counting)
   monkeypatch.setattr(index, 'TILE', 32)
@@ -242,3 +242,17 @@ def test_errors_of_a_search(given, error):
   gallery = fr.Gallery(np.zeros((3, 2)), range(3))
   with pytest.raises(error):
     gallery.search(**{'queries': np.zeros((1, 2))} | given)
+
+
+@pytest.mark.parametrize('backend', ['product', 'faiss'])
+@pytest.mark.parametrize('offset', [0, 1000])
+def test_a_query_of_the_gallery_is_at_zero(monkeypatch, backend, offset):
+  monkeypatch.setattr(index, 'TILE', 32)
+  gallery = vectors(100, 1) + np.float32(offset)
+  found = fr.Gallery(gallery, range(100), backend=backend).search(gallery, 4)
+  exact = np.linalg.norm(
+    gallery[:, None].astype(np.float64) - gallery[None], axis=-1
+  )
+  np.testing.assert_array_equal(found[0], np.argsort(exact, axis=1)[:, :4])
+  np.testing.assert_allclose(found[1], np.sort(exact, axis=1)[:, :4], rtol=1e-5)
+  assert (found[1][:, 0] == 0).all()
