@@ -58,6 +58,8 @@ def build(
   listing = [[n, *s] for n, s in zip(files, stat(root, files), strict=True)]
   # An array without HEIC images is not used when they can be read.
   more = [heic.FORMAT] if heic.installed() and heic.split(files)[0] else []
+  # Earlier arrays of fast decoding have turned images of another size.
+  more += ['turned'] if decoder.fast else []
   made_of = integrity.digest(listing, decoder._asdict(), *more)
   folder = cache_dir() / 'images' / made_of[:24]
   images, manifest = ensure(

@@ -21,7 +21,7 @@ from jaxtyping import Int64, UInt8
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from fedreid_jax import errors
-from fedreid_jax.data import heic
+from fedreid_jax.data import heic, jpeg
 
 # Other readers of Pillow start programs (PostScript) or fetch files.
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'BMP', 'GIF', 'TIFF')
@@ -35,6 +35,8 @@ WHOLE: Part = (0.0, 0.0, 1.0, 1.0)
 Skip = Callable[[int, str], None]  # (position, reason)
 # Positions of files and their pixels.
 Batch = tuple[Int64[np.ndarray, ' M'], UInt8[np.ndarray, 'M H W ch']]
+_ORIENTATION = 0x0112  # the tag of EXIF
+_LYING = range(5, 9)  # its values for images whose rows are columns
 RENAMED = 'format differs from the suffix'
 _SHORT = 'shorter than the size in its header'
 _ENDS = 64  # bytes at the end of a complete file that contain its end mark
@@ -111,8 +113,12 @@ def decode(
   size = decoder.width, decoder.height
   try:
     with open_image(data, decoder.max_pixels) as image:
+      if isinstance(data, bytes) and data.startswith(jpeg.START):
+        jpeg.check(data)
       if decoder.fast and part == WHOLE:
-        image.draft(mode, size)
+        # The file is decoded before it is turned.
+        lies = image.getexif().get(_ORIENTATION, 1) in _LYING
+        image.draft(mode, (size[1], size[0]) if lies else size)
       image = opaque(cut(ImageOps.exif_transpose(image), part)).convert(mode)
       if image.size != size:
         image = image.resize(size, Image.Resampling[decoder.resample.upper()])
