@@ -9,6 +9,7 @@ import weight_files
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
+from fedreid_jax.apps.deploy import conversion
 from fedreid_jax.core import trees
 from fedreid_jax.models import resnet, weights
 from fedreid_jax.models.backbones import osnet, vit
@@ -338,3 +339,53 @@ def test_the_grid_of_a_network_follows_from_its_images(image, patch, num, grid):
 def test_no_grid_has_this_number():
   with pytest.raises(ValueError, match='no grid of 127'):
     positions.grid((256, 128), 16, 127)
+
+
+PREFIXES = (
+  *('module.module.', 'model.', 'net.', '_orig_mod.', 'encoder_q.'),
+  *('teacher.backbone.', 'module.model.'),
+)
+
+
+@pytest.mark.parametrize('prefix', PREFIXES)
+@pytest.mark.parametrize('name', weight_files.KINDS)
+def test_a_prefix_of_all_names_is_removed(name, prefix):
+  made = weight_files.made(name)
+  plain = sources.read(made.shapes, 'here')
+  found = sources.read([prefix + n for n in made.shapes], 'here')
+  assert found.source == plain.source
+  assert found.tensors == {
+    n: tuple(prefix + full for full in parts)
+    for n, parts in plain.tensors.items()
+  }
+  removed = ''.join(found.stripped)
+  assert removed.startswith(prefix) and not plain.shared
+  assert found.left_out == [prefix + n for n in plain.left_out]
+
+
+def test_a_prefix_of_some_names_is_no_prefix():
+  names = [f'encoder_q.{n}' for n in weight_files.made('torchvision').shapes]
+  with pytest.raises(errors.IntegrityError, match='no tensors of a known'):
+    sources.read([*names, 'queue'], 'here')
+
+
+def test_negative_variances_are_refused(tmp_path):
+  made = weight_files.made('fast-reid')
+  name = 'backbone.layer1.0.bn2.running_var'
+  state = made.state | {name: -made.state[name]}
+  with pytest.raises(errors.IntegrityError, match='has negative variances'):
+    read(made, tmp_path, state)
+  np.savez(tmp_path / 'w.npz', **state)
+  with pytest.raises(errors.IntegrityError, match=f'tensor {name} has negat'):
+    conversion.convert(tmp_path / 'w.npz', tmp_path / 'out.safetensors')
+
+
+def test_a_removed_prefix_is_said(tmp_path):
+  made = weight_files.made('fast-reid')
+  np.savez(
+    tmp_path / 'w.npz', **{f'model.{n}': x for n, x in made.state.items()}
+  )
+  found = conversion.convert(tmp_path / 'w.npz', tmp_path / 'w.safetensors')
+  said = f"removed the prefix 'model.' of {found.tensors} names"
+  assert said in found.lines()
+  assert found.pixels.note == 'of the file'

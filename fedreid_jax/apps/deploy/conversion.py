@@ -127,7 +127,7 @@ def convert(path: Path, out: Path) -> Imported:
   return Imported(
     names.source,
     fields,
-    _pixels(state, names.source),
+    _pixels(state, names),
     out,
     len(content),
     len(tensors),
@@ -150,12 +150,7 @@ def _collected(
       array, kind = _array(state[one])
       if kind != 'float32':
         converted[kind] += 1
-      if not np.isfinite(array).all():
-        raise errors.IntegrityError(
-          f'tensor {one} has values that are not finite',
-          str(path),
-          'fetch the file again',
-        )
+      pytorch.check_values(one, array, path)
       parts.append(array)
     array = np.concatenate(parts) if len(parts) > 1 else parts[0]
     tensors[name] = (
@@ -164,13 +159,14 @@ def _collected(
   return tensors, dict(converted)
 
 
-def _pixels(state: Mapping[str, Any], source: str) -> sources.Pixels:
+def _pixels(state: Mapping[str, Any], names: sources.Names) -> sources.Pixels:
   """The normalisation in the file, or else that of the source."""
-  if not all(name in state for name in _PIXELS):
-    return sources.SOURCES[source].pixels
+  own = [f'{names.shared}{name}' for name in _PIXELS]
+  if not all(name in state for name in own):
+    return sources.SOURCES[names.source].pixels
   mean, std = (
     tuple(round(float(x) / 255, 6) for x in _array(state[name])[0].ravel())
-    for name in _PIXELS
+    for name in own
   )
   return sources.Pixels(mean, std, 'of the file')
 

@@ -99,11 +99,15 @@ def load(
     n for n, s in covered.items() if tensors[s].shape != variables[n].shape
   ]
   broken = [n for n, x in tensors.items() if not np.isfinite(x).all()]
+  negative = [
+    n for n, x in tensors.items() if _is_variance(n) and (x < 0).any()
+  ]
   for kind, leaves in (
     ('the network has no', absent),
     ('the file has no', missing),
     ('the network has another shape of', wrong),
     ('not finite:', broken),
+    ('negative variances:', negative),
   ):
     if leaves:
       raise errors.IntegrityError(
@@ -113,6 +117,10 @@ def load(
       )
   new = {n: jnp.asarray(tensors[s]) for n, s in covered.items()}
   return variables | new, tuple(covered)
+
+
+def _is_variance(leaf: str) -> bool:
+  return leaf.endswith('/var')
 
 
 def _kind(leaf: str) -> str:

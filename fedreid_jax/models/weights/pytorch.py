@@ -228,7 +228,7 @@ def _read_all(
     _check(file, name, shapes, leaves[0], variables[leaves[0]].shape)
   found: Flat = {}
   for name, leaves in wanted.items():
-    tensor = from_pytorch(leaves[0], _finite(file, name))
+    tensor = from_pytorch(leaves[0], _checked(file, name))
     if name == POSITIONS:
       kernel = variables['params/backbone/patch_embed_proj/kernel']
       num, patch = variables[leaves[0]].shape[1] - 1, kernel.shape[0]
@@ -277,15 +277,23 @@ def _check(
     raise file.refused(f'tensor {full} is {own}, not {[*wanted]}', shapes)
 
 
-def _finite(file: File, name: str) -> np.ndarray:
+def check_values(name: str, tensor: np.ndarray, where: Path) -> None:
+  """Raises IntegrityError for values that no network can have."""
+  if not np.isfinite(tensor).all():
+    what = 'values that are not finite'
+  elif name.endswith(f'.{_LEAVES["var"]}') and (tensor < 0).any():
+    what = 'negative variances'
+  else:
+    return
+  raise errors.IntegrityError(
+    f'tensor {name} has {what}', str(where), 'fetch the file again'
+  )
+
+
+def _checked(file: File, name: str) -> np.ndarray:
   parts = [file.content.get_tensor(full) for full in file.names.tensors[name]]
   for full, tensor in zip(file.names.tensors[name], parts, strict=True):
-    if not np.isfinite(tensor).all():
-      raise errors.IntegrityError(
-        f'tensor {full} has values that are not finite',
-        str(file.path),
-        'fetch the file again',
-      )
+    check_values(full, tensor, file.path)
   return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 

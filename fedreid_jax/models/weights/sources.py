@@ -8,7 +8,7 @@ family, and which tensors have no place in a backbone.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
@@ -156,7 +156,7 @@ SOURCES = {
   ),
   'dinov2': Source(
     'DINOv2',
-    r'mask_token',
+    r'(backbone\.)?mask_token',
     TIMM,
     left_out='mask_token',
     resize=Resize(antialias=False, offset=0.1),
@@ -201,39 +201,50 @@ class Names(NamedTuple):
   tensors: dict[str, tuple[str, ...]]
   left_out: list[str]  # names of the file without a place, except counters
   stripped: dict[str, int]  # number of names by the prefix that was removed
+  shared: str = ''  # that of all names
 
 
 def read(names: Iterable[str], where: str) -> Names:
   """Recognises the source of a file by its names.
 
+  Modules that contain all tensors, such as `model.` and `teacher.`, are removed
+  from the names if only the rest is known.
+
   Raises:
     IntegrityError: if there is none, or if a name cannot be used.
   """
-  plain = {name: name.removeprefix('module.') for name in names}
-  source = next(
-    (
-      key
-      for key, one in SOURCES.items()
-      if any(re.fullmatch(one.mark, name) for name in plain.values())
-    ),
-    None,
+  full = [*names]
+  for shared in _shared(full):
+    plain = [name.removeprefix(shared or 'module.') for name in full]
+    for source, one in SOURCES.items():
+      if any(re.fullmatch(one.mark, name) for name in plain):
+        return _sorted(source, full, shared, where)
+  known = ', '.join(one.title for one in SOURCES.values())
+  raise errors.IntegrityError(
+    f'has no tensors of a known network, but {", ".join(full[:3])}',
+    where,
+    f'use weights of {known}',
   )
-  if source is None:
-    known = ', '.join(one.title for one in SOURCES.values())
-    raise errors.IntegrityError(
-      f'has no tensors of a known network, but {", ".join([*plain][:3])}',
-      where,
-      f'use weights of {known}',
-    )
-  return _sorted(source, list(plain), where)
 
 
-def _sorted(source: str, names: list[str], where: str) -> Names:
+def _shared(names: Sequence[str]) -> Iterator[str]:
+  """Yields the prefixes that all names share, '' first."""
+  yield ''
+  parts = [name.split('.')[:-1] for name in names]
+  prefix = ''
+  for level in zip(*parts, strict=False):
+    if len({*level}) > 1:
+      return
+    prefix += f'{level[0]}.'
+    yield prefix
+
+
+def _sorted(source: str, names: list[str], shared: str, where: str) -> Names:
   one = SOURCES[source]
   used: dict[str, str] = {}
   left_out: list[str] = []
   stripped: Counter[str] = Counter()
-  renamed = [_strip(name) for name in names]
+  renamed = [_strip(name, shared) for name in names]
   for full, (name, removed) in zip(
     names, _of_whole_image(renamed), strict=True
   ):
@@ -253,7 +264,7 @@ def _sorted(source: str, names: list[str], where: str) -> Names:
       )
     used[name] = full
     stripped.update(removed)
-  return Names(source, _joined(used, where), left_out, dict(stripped))
+  return Names(source, _joined(used, where), left_out, dict(stripped), shared)
 
 
 def _joined(used: dict[str, str], where: str) -> dict[str, tuple[str, ...]]:
@@ -273,9 +284,10 @@ def _joined(used: dict[str, str], where: str) -> dict[str, tuple[str, ...]]:
   return found
 
 
-def _strip(name: str) -> tuple[str, list[str]]:
-  """A name without prefixes, and the prefixes."""
-  removed: list[str] = []
+def _strip(name: str, shared: str) -> tuple[str, list[str]]:
+  """A name without prefixes, and the prefixes, first that of all names."""
+  removed = [shared] if shared else []
+  name = name.removeprefix(shared)
   while prefix := next((p for p in PREFIXES if name.startswith(p)), ''):
     name = name.removeprefix(prefix)
     removed.append(prefix)
