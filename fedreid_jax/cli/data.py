@@ -2,6 +2,7 @@
 
   prepare --dataset=NAME --root=DIR --out=DIR    write ArrayRecord and pixels
   doctor  --dataset=NAME --root=DIR [--deep]     check a folder
+  doctor  --root=DIR [--deep]                    check photographs of your own
   synth   --dataset=NAME --root=DIR              write a miniature
   sheet   --out=FILE.png                         draw the synthetic images
   list                                           list all data sets
@@ -11,7 +12,7 @@ NAME can have options: `msmt17:val=drop`, `regdb:trial=3`.
 
 import shlex
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -19,6 +20,9 @@ from fedreid_jax import errors
 from fedreid_jax.cli import run
 from fedreid_jax.config import schema
 from fedreid_jax.data.synthetic import versions
+
+if TYPE_CHECKING:
+  from fedreid_jax.data.benchmark.doctor import Report
 
 # Flags take defaults and ranges from the fields that they must agree with.
 FIELDS = schema.fields()
@@ -128,15 +132,22 @@ def prepare() -> None:
 
 
 def doctor() -> None:
-  """Prints the counts of a folder beside the published ones, and problems."""
-  from rich import console
+  """Prints the counts of a folder and its problems.
 
+  With a data set, the published counts stand beside them; without one, the
+  folder has photographs of one's own.
+  """
+  if _DATASET.value:
+    _examine_published(_DATASET.value, _required(_ROOT))
+  else:
+    _examine_photographs(_required(_ROOT))
+
+
+def _examine_published(spec: str, root: str) -> None:
   from fedreid_jax.data.benchmark import doctor as doctors
   from fedreid_jax.data.datasets import registry
-  from fedreid_jax.training.reports import console_table
 
-  root = _required(_ROOT)
-  dataset, options = registry.parse(_required(_DATASET))
+  dataset, options = registry.parse(spec)
   folder = registry.locate(dataset, root, '--root')
   report = doctors.examine(
     dataset, folder, options, _DEEP.value, _MAX_PIXELS.value
@@ -152,14 +163,48 @@ def doctor() -> None:
       for is_, should in pairs
     ]
     rows.append([row.split, *cells])
+  title = f'{dataset.title}: found / published'
+  _show(title, 'split', rows, [chosen] if chosen else [], report)
+  doctors.check(report, folder)
+  print(f'{errors.counted(len(report.findings), "warning")}, no errors')
+
+
+def _examine_photographs(root: str) -> None:
+  from fedreid_jax.data import files
+  from fedreid_jax.data.benchmark import doctor as doctors
+  from fedreid_jax.data.folder import doctor as of_photographs
+
+  folder = files.check_root(root, '--root')
+  found = of_photographs.examine(folder, _DEEP.value, _MAX_PIXELS.value)
+  rows = [
+    [row.split, *('-' if n is None else f'{n:,}' for n in row.found)]
+    for row in found.report.rows
+  ]
+  _show(f'{folder} ({found.layout})', 'domain', rows, [], found.report)
+  for note in found.notes:
+    print(f'note: {note}')
+  doctors.check(found.report, folder)
+  warnings = errors.counted(len(found.report.findings), 'warning')
+  print(f'{warnings}, no errors')
+  given = shlex.quote(f'--config.data.root={folder}')
+  print(f'next: fedreid train dfh:photos {given} --workdir=WORKDIR')
+
+
+def _show(
+  title: str,
+  first: str,
+  rows: list[list[str]],
+  caption: list[str],
+  report: 'Report',
+) -> None:
+  """Prints the table and the findings of a doctor."""
+  from rich import console
+
+  from fedreid_jax.training.reports import console_table
+
   screen = console.Console(highlight=False)
-  console_table.show(
-    screen,
-    f'{dataset.title}: found / published',
-    ['split', 'images', 'identities', 'cameras'],
-    rows,
-    caption=[chosen] if chosen else [],
-  )
+  columns = [first, 'images', 'identities', 'cameras']
+  console_table.show(screen, title, columns, rows, caption=caption)
   for finding in report.findings:
     kind = 'error' if finding.is_error else 'warning'
     line = errors.printable(f'{kind}: {finding.what}')
@@ -167,9 +212,6 @@ def doctor() -> None:
     screen.print(line, markup=False, highlight=False)
   if report.skipped:
     print(f'files that are no image of the data set: {report.skipped}')
-  # Raises an error if any finding is one, so all of them are printed before.
-  doctors.check(report, folder)
-  print(f'{errors.counted(len(report.findings), "warning")}, no errors')
 
 
 def synth() -> None:

@@ -142,6 +142,33 @@ def set_aside(root: Path) -> str:
   )
 
 
+def nothing_in(root: Path) -> str:
+  """Says that a folder has no images, and what it has."""
+  aside = set_aside(root)
+  others = list_others(root, ())
+  found = f'no images but other files, {kinds(others)}'
+  found = found if others else 'no images'
+  return f'{found}; {aside}' if aside else found
+
+
+def directly_in(root: Path) -> str:
+  """Says which images are in no folder below the root, '' for none."""
+  names = sorted(
+    path.name
+    for path in root.iterdir()
+    if path.name.lower().endswith(image_ends())
+    and not path.name.startswith('.')
+    and path.is_file()
+  )
+  if not names:
+    return ''
+  number = errors.counted(len(names), 'image')
+  return errors.printable(
+    f'left out: {number} directly in {root}, such as {names[0]}; images are in '
+    'the folders of persons'
+  )
+
+
 def count_others(root: Path, used: Iterable[str]) -> str:
   """Describes the unused files below a folder, '2 .heic, 1 .txt'.
 

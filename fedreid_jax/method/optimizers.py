@@ -84,8 +84,8 @@ class Optim:
   ] = ()
   schedule_rounds: Annotated[
     Natural,
-    'step, cosine: number of rounds of the schedule, after which the rate '
-    'stays; 0 for the rounds of the run',
+    'step, cosine: number of rounds of which milestones below 1 are fractions, '
+    'and in which cosine reaches zero; 0 for the rounds of the run',
   ] = 0
   gamma: Annotated[NonNegative, 'step: factor of the rate'] = 0.1
   points: Annotated[

@@ -5,6 +5,7 @@ import shutil
 
 import commands
 import numpy as np
+import photo_trees
 import pytest
 
 from fedreid_jax.data import decoder
@@ -52,6 +53,16 @@ def test_doctor(run, mini_copy):
   assert 'error: unreadable files, 1: Visible/1/person_v_00000_1.bmp' in out
   assert ', 2 .heic, 1 without end\n' in out
   assert err.startswith('error[3]: 2 errors, first: unreadable files')
+
+
+def test_doctor_of_photographs(run, tmp_path):
+  photo_trees.one_data_set(tmp_path / 'mine', people=3)
+  code, out, _ = run('doctor', f'--root={tmp_path}/mine')
+  assert code == 0
+  assert (
+    'note: a guess: camera 01 from the last number of 000 人/a_01.jpg' in out
+  )
+  assert '0 warnings, no errors\nnext: fedreid train dfh:photos' in out
 
 
 @pytest.mark.parametrize(

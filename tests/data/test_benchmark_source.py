@@ -205,3 +205,9 @@ def test_a_file_of_one_set_among_the_tests_of_another_is_refused(
     read(config(tmp_path, **both))
   assert '1 of 20 files of viper is in market1501 too' in caught.value.line()
   assert read(config(tmp_path, **both, allow_overlap=True)).clients
+
+
+def test_a_misspelt_name_comes_before_a_missing_folder(tmp_path):
+  names = {'sources': ('market1501',), 'targets': ('msmt71',)}
+  with pytest.raises(errors.ConfigError, match="unknown data set 'msmt71'"):
+    load.load(config(tmp_path, **names))

@@ -134,6 +134,23 @@ def test_nothing_to_read(root, tmp_path):
   )
 
 
+def test_what_a_folder_has_in_place_of_images(root):
+  for name in ('notes.txt', '@eaDir/x.jpg/THUMB.jpg'):
+    (root / 'empty' / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / 'empty' / name).touch()
+  (root / 'empty/notes.txt').rename(root / 'empty/.notes.txt')
+  assert 'no images; left out: 1 image in @eaDir, which' in failure(root).line()
+
+
+def test_an_image_in_no_folder_is_noted(root):
+  Image.new('RGB', (3, 4)).save(root / 'stray.png')
+  assert (
+    load.load(config(root))
+    .notices[1]
+    .startswith(f'left out: 1 image directly in {root}, such as stray.png;')
+  )
+
+
 def test_unreadable_images_stop_or_are_left_out(root):
   bad = root / 'north/5/x_1.png'
   bad.write_bytes(bad.read_bytes()[:20])

@@ -143,6 +143,12 @@ def test_persons_of_one_camera_are_not_held_out():
   assert not mask[:2].any() and mask[2:].all()
 
 
+def test_one_is_no_plural():
+  with pytest.raises(errors.DataError) as caught:
+    held_out(domain([0, 0], [0, 0]), False, 0.5, 0)
+  assert caught.value.what == '1 identity, of which 1 has two images'
+
+
 @pytest.mark.parametrize('people', [[0, 0, 1, 1], [0, 0, 1, 2], [0]])
 def test_too_few_persons(people):
   with pytest.raises(errors.DataError, match='at least three identities'):

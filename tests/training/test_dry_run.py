@@ -11,7 +11,7 @@ from fedreid_jax.training.reports import dry_run
 
 @pytest.fixture
 def lines(config, clients, monkeypatch, tmp_path):
-  built = toy.toy_federation(clients)
+  built = toy.toy_federation(clients)._replace(notices=('on a guess',))
   monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
   config.optim.lr, config.track = 0.0125, ('csv',)
   found = list(dry_run.lines(config, tmp_path / 'run'))
@@ -24,6 +24,7 @@ def test_what_a_run_does_and_needs(lines, clients):
   for client in clients:
     assert f'  {client.name}: {client.num_images} images' in lines
   assert 'test on target: 24 images' in lines
+  assert '\nnote: on a guess\n' in lines
   for pattern in (
     r'network: \d[\d,]* parameters, \d+\.\d million multiply-adds',
     r'a round sends \d[\d.]* k?B up \(\d[\d.]* k?B model\)',

@@ -316,6 +316,23 @@ def test_a_schedule_of_fewer_rounds_goes_on(workdir):
     run_files.check(workdir, other | {'rounds': 5})
 
 
+@pytest.mark.parametrize(
+  'milestones, said',
+  [
+    ([0.5], 'and the rate of round 3 stays'),
+    # The milestone is in the round after the last one.
+    ([0.5, 0.9], r'and the rate becomes 0.0?1 in round 4'),
+    ([0.5, 4], r'and the rate becomes 0.0?1 in round 5'),
+  ],
+)
+def test_the_remedy_tells_the_rates_to_come(workdir, milestones, said):
+  step = {'schedule': 'step', 'milestones': milestones, 'lr': 1.0, 'gamma': 0.1}
+  config = CONFIG | {'optim': CONFIG['optim'] | step}
+  recorder.write_json(workdir / 'config.json', config)
+  with pytest.raises(errors.ConfigError, match=said):
+    run_files.check(workdir, config | {'rounds': 6})
+
+
 def test_checkpoints_of_a_shorter_run_verify_and_those_of_another_do_not(left):
   longer = run_files.digests(CONFIG | {'rounds': 9})
   assert checkpoint.Checkpoints(left, longer).latest() == 2

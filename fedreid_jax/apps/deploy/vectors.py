@@ -172,9 +172,7 @@ def folder_of(root: str | os.PathLike[str], where: str, skip: bool) -> Folder:
     others = files.list_others(path, ())
     ends = f'names of images end in {", ".join(files.image_ends())}'
     raise errors.DataError(
-      f'no images but other files, {files.kinds(others)}'
-      if others
-      else 'no images',
+      files.nothing_in(path),
       str(path),
       f'{ends}; {heic.skipped(found)}'
       if (found := heic.split(others)[0])

@@ -33,6 +33,10 @@ def load(config, clients: bool = True) -> Source:
     ConfigError: for an unknown data set or option, or a wrong RegDB trial.
     DataError: for files that are not as published.
   """
+  # A name that does not exist, before any folder that is missing.
+  for spec in (*config.sources, *config.targets, config.public):
+    if spec:
+      registry.parse(spec)
   check_trials(config.sources, config.targets)
   if clients and not config.sources:
     raise errors.ConfigError(

@@ -72,7 +72,7 @@ def examine(
     {r.path for r in records if r.path.lower().endswith(files.IMAGES)}
     | {r.path for r in records if not r.part}
   )
-  findings += _look(folder, paths, max_pixels)
+  findings += look(folder, paths, max_pixels)
   if deep:
     findings += _decode(dataset, folder, records, max_pixels)
   if dataset.protocol in protocols.PROTOCOLS:
@@ -131,7 +131,7 @@ def _leaks(
     for names in (LEARN, TEST)
   )
   both = sorted(learnt & tested - {*nobody})
-  return _named(True, 'persons in train and test', both)
+  return named(True, 'persons in train and test', both)
 
 
 def _matches(
@@ -145,7 +145,7 @@ def _matches(
   # With one camera for all, nothing else is expected.
   if len({camera for own in cameras.values() for camera in own}) < 2:
     lonely = []
-  findings = _named(False, 'training persons seen by one camera only', lonely)
+  findings = named(False, 'training persons seen by one camera only', lonely)
   gallery: dict[int, set[int]] = defaultdict(set)
   for r in _pick(splits, TEST[1:]):
     gallery[r.person].add(r.camera)
@@ -155,10 +155,10 @@ def _matches(
   ]
   # Nothing can be tested only if no query has a match.
   nothing = len(invalid) == len(queries)
-  findings += _named(nothing, 'queries without a match', invalid)
+  findings += named(nothing, 'queries without a match', invalid)
   images = Counter(r.person for r in splits.get('images', ()))
   single = [person for person, number in images.items() if number < 2]
-  return findings + _named(
+  return findings + named(
     len(single) == len(images), 'persons with one image, never tested', single
   )
 
@@ -169,7 +169,7 @@ def _hidden(query: Record, protocol: protocols.Protocol) -> set[int]:
   return hidden | {query.camera} if protocol.same_camera else hidden
 
 
-def _named(is_error: bool, what: str, names: Sequence[Any]) -> list[Finding]:
+def named(is_error: bool, what: str, names: Sequence[Any]) -> list[Finding]:
   """Makes a finding with the first `SHOWN` names, none without names."""
   if not names:
     return []
@@ -189,28 +189,33 @@ def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     return [one for task in tasks for one in task if one is not None]
 
 
-def _look(root: Path, paths: Sequence[str], max_pixels: int) -> list[Finding]:
-  """Checks the first and last bytes of files, and decodes doubtful ones."""
+def look(
+  root: Path, paths: Sequence[str], max_pixels: int, deep: bool = False
+) -> list[Finding]:
+  """Checks the first and last bytes of files, and decodes doubtful ones.
+
+  `deep` decodes all.
+  """
   # The pixels are not used, only whether they can be decoded.
   small = decoder.Decoder(8, 8, max_pixels=max_pixels)
 
-  def look(path: str) -> tuple[bool, str] | None:
+  def one(path: str) -> tuple[bool, str] | None:
     try:
       doubt = decoder.doubt(root / path)
+      if deep or doubt not in ('', decoder.RENAMED):
+        decoder.decode((root / path).read_bytes(), small)
       if doubt == decoder.RENAMED:
         return False, path
-      if doubt:
-        decoder.decode((root / path).read_bytes(), small)
     except (OSError, ValueError) as error:
       return True, f'{path} ({error})'
     return None
 
-  seen = _in_threads(look, paths)
+  seen = _in_threads(one, paths)
   bad, renamed = (
     [what for is_bad, what in seen if is_bad == wanted]
     for wanted in (True, False)
   )
-  return _named(True, 'unreadable files', bad) + _named(
+  return named(True, 'unreadable files', bad) + named(
     False, 'files whose format differs from their suffix', renamed
   )
 
@@ -232,7 +237,7 @@ def _decode(
 
   seen = _in_threads(one, records)
   bad = [f'{r.name} ({error})' for r, _, error in seen if error]
-  findings = _named(True, 'undecodable images', bad)
+  findings = named(True, 'undecodable images', bad)
   # The lists train and val are both trained on, so copies in both are no leak.
   sides: dict[str, dict[str, str]] = defaultdict(dict)
   for record, sha, error in seen:
@@ -242,5 +247,5 @@ def _decode(
   for side, other in (*(('train', test) for test in TEST), TEST[:2]):
     same = [own[side] for own in sides.values() if {side, other} <= {*own}]
     what = f'files of {side} that are in {other} too'
-    findings += _named(side == 'train', what, same)
+    findings += named(side == 'train', what, same)
   return findings

@@ -28,7 +28,8 @@ def images(root: Path, below: str = '') -> list[str]:
     if name.lower().endswith(files.IMAGES)
   ]
   if not found:
-    raise errors.DataError('no images', str(root / below), HELP)
+    what = files.nothing_in(root / below)
+    raise errors.DataError(what, str(root / below), HELP)
   return found
 
 

@@ -45,7 +45,7 @@ def read(name: str, listing: Listing, config) -> Domain:
     digest = integrity.digest(digest, listing.origin)
   hashes = [*manifest['sha256'].values()]
   listed = listing.take(manifest['kept'])
-  rows, copies = _originals(listed, hashes)
+  rows, copies = originals(listed, hashes)
   own = listed.take(rows)
   people = np.asarray(own.identities)
   identities = np.unique(people, return_inverse=True)[1]
@@ -70,7 +70,7 @@ def read(name: str, listing: Listing, config) -> Domain:
   )
 
 
-def _originals(
+def originals(
   listing: Listing, hashes: Sequence[str]
 ) -> tuple[list[int], list[tuple[str, str]]]:
   """Rows without copies of other files, and the copies with their originals.

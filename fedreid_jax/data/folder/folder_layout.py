@@ -58,6 +58,7 @@ class Layout(NamedTuple):
   read: Callable[[str], Listing]  # `(name) -> Listing` of a domain
   cameras_from: str = 'names'  # origin of the cameras, for users
   split: bool = False  # training and test images are listed
+  flat: bool = False  # images need no folder
   published: str = ''  # says of which data set the names are
 
 
@@ -68,9 +69,11 @@ class Label(NamedTuple):
   camera: str  # '' if nothing is known of cameras
 
 
-class _Patterns(NamedTuple):
-  identity_pattern: str
-  camera_pattern: str
+class Patterns(NamedTuple):
+  """Fields of `config.data` that decide on the labels, as `photos` has them."""
+
+  identity_pattern: str = names.IDENTITY
+  camera_pattern: str = names.AUTO
 
 
 # Lists `(folder, names, identities)` with the cameras of the names.
@@ -178,7 +181,7 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
   if not folders:
     _check_numbered(root)
     kind = 'names with identities'
-    return Layout(kind, own, lambda _: _numbered(root, labelled))
+    return Layout(kind, own, lambda _: _numbered(root, labelled), flat=True)
   # A pattern that a user has written refers to names below a domain.
   written = config.identity_pattern != names.IDENTITY
   automatic = config.camera_pattern == names.AUTO and not written
@@ -215,7 +218,7 @@ def labels(root: Path, config: Any) -> dict[str, Label]:
   # No user has chosen these two patterns for the names of this folder.
   if pattern in ('', names.NUMBER):
     pattern = names.AUTO
-  patterns = _Patterns(config.identity_pattern, pattern)
+  patterns = Patterns(config.identity_pattern, pattern)
   found = find(root, patterns, needs_cameras=False)
   labels: dict[str, Label] = {}
   for domain in found.domains:
@@ -318,6 +321,7 @@ def of_manifest(root: Path) -> Layout:
     read,
     'its lines',
     split,
+    flat=True,
   )
 
 
@@ -353,7 +357,8 @@ def _numbered_by_camera(root: Path) -> Listing:
 def _files(folder: Path) -> list[str]:
   found = files.list_files(folder)
   if not found:
-    raise errors.DataError('no images', str(folder), 'remove the domain')
+    what = files.nothing_in(folder)
+    raise errors.DataError(what, str(folder), 'remove the domain')
   return found
 
 
@@ -361,7 +366,7 @@ def _below(root: Path, depth: int, layout: str) -> list[str]:
   """Files in at least `depth - 1` folders of the root."""
   paths = [path for path in files.list_files(root) if '/' in path]
   if not paths:
-    raise errors.DataError('no images', str(root), EXPECTED)
+    raise errors.DataError(files.nothing_in(root), str(root), EXPECTED)
   for path in paths:
     if path.count('/') < depth - 1:
       raise errors.DataError(
@@ -392,7 +397,8 @@ def _check_numbered(root: Path) -> None:
   """Refuses files without folders whose names begin with no person."""
   paths = files.list_files(root)
   if not paths:
-    raise errors.DataError('no domain folders', str(root), EXPECTED)
+    what = f'no domain folders, and {files.nothing_in(root)}'
+    raise errors.DataError(what, str(root), EXPECTED)
   for path in paths:
     if names.person(path) is None:
       raise errors.DataError(

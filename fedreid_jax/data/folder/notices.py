@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from fedreid_jax import errors
-from fedreid_jax.data import files
-from fedreid_jax.data.federation import NOBODY, Target
+from fedreid_jax.data import files, names
+from fedreid_jax.data.federation import Target
 from fedreid_jax.data.folder import queries
 from fedreid_jax.data.folder.domains import Domain
-from fedreid_jax.data.folder.folder_layout import Layout
+from fedreid_jax.data.folder.folder_layout import Layout, Listing
 
 
 def describe(
@@ -39,8 +37,9 @@ def describe(
     tested = ', '.join(target.name for target in targets) or 'nothing'
     tested = f'test on {tested}'
   lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
-  left_out = files.set_aside(root), nobody(domains), copies(domains)
-  lines += [*filter(None, (*left_out, layout.published, guess(domains)))]
+  lines += of_folder(root, layout, [one.listing for one in domains])
+  if left_out := copies([pair for one in domains for pair in one.copies]):
+    lines.append(left_out)
   chosen = config.query == queries.RANDOM and not layout.split
   for target in targets if chosen else ():
     has_cameras = bool(read[target.name].cameras)
@@ -85,12 +84,10 @@ def _cameras(layout: Layout, read: Mapping[str, Domain]) -> str:
   return f'{cameras} from {layout.cameras_from}{where}'
 
 
-def nobody(domains: Sequence[Domain]) -> str:
+def nobody(listings: Sequence[Listing]) -> str:
   """Describes the images of nobody, or ''."""
-  distractors = sum(
-    int(np.sum(one.images.identities == NOBODY)) for one in domains
-  )
-  junk = sum(one.listing.junk for one in domains)
+  distractors = sum(one.identities.count(names.NOBODY) for one in listings)
+  junk = sum(one.junk for one in listings)
   said: list[str] = []
   if distractors:
     number = errors.counted(distractors, 'image')
@@ -100,9 +97,8 @@ def nobody(domains: Sequence[Domain]) -> str:
   return f'nobody, as in Market-1501: {"; ".join(said)}' if said else ''
 
 
-def copies(domains: Sequence[Domain]) -> str:
-  """Describes the files that are left out since others are the same, or ''."""
-  found = [pair for one in domains for pair in one.copies]
+def copies(found: Sequence[tuple[str, str]]) -> str:
+  """Describes files that are left out, each with its original, or ''."""
   if not found:
     return ''
   copy, original = found[0]
@@ -112,9 +108,21 @@ def copies(domains: Sequence[Domain]) -> str:
   )
 
 
-def guess(domains: Sequence[Domain]) -> str:
+def guess(listings: Sequence[Listing]) -> str:
   """Gives an example of cameras that were guessed, '' if none were."""
-  found = next((o.listing.guess for o in domains if o.listing.guess), '')
+  found = next((one.guess for one in listings if one.guess), '')
   if not found:
     return ''
   return f"a guess: {found}; data.camera_pattern='' reads no cameras"
+
+
+def of_folder(
+  root: Path, layout: Layout, listings: Sequence[Listing]
+) -> list[str]:
+  """What was left out or guessed when a folder was listed."""
+  directly = '' if layout.flat else files.directly_in(root)
+  found = (
+    *(directly, files.set_aside(root), nobody(listings)),
+    *(layout.published, guess(listings)),
+  )
+  return [*filter(None, found)]

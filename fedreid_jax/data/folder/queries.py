@@ -103,7 +103,8 @@ def held_out(
   if number < FEWEST:
     views = ' of different cameras' if has_cameras else ''
     raise errors.DataError(
-      f'{people} identities, of which {len(can)} have two images{views}',
+      f'{errors.counted(people, "identity", "identities")}, of which '
+      f'{len(can)} {"has" if len(can) == 1 else "have"} two images{views}',
       domain.name,
       f'give at least three identities, or set {field}=0',
     )

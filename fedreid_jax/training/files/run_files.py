@@ -217,8 +217,8 @@ def _check_longer(saved: Mapping[str, Any], resolved: Mapping[str, Any]):
   remedy = 'choose another --workdir, with start_from to begin with its models'
   if resolved['optim'].get('schedule') == 'step':
     remedy = (
-      f'add optim.schedule_rounds={before}, so that the rate of round {before} '
-      f'stays, or {remedy}'
+      f'add optim.schedule_rounds={before}, with which the rounds so far keep '
+      f'their rates{_rate_after(resolved, int(before or 0))}, or {remedy}'
     )
   raise errors.ConfigError(
     f'a run of {errors.counted(int(before or 0), "round")} cannot go on to '
@@ -226,6 +226,19 @@ def _check_longer(saved: Mapping[str, Any], resolved: Mapping[str, Any]):
     'rounds',
     remedy,
   )
+
+
+def _rate_after(resolved: Mapping[str, Any], before: int) -> str:
+  """Says how the rate goes on with a schedule of the rounds before."""
+  optim = schema.default().optim
+  optim.update({**resolved['optim'], 'schedule_rounds': before})
+  rate = optimizers.schedule(optim, before)
+  rates = np.asarray(rate(np.arange(before - 1, resolved['rounds'])))
+  changed = np.flatnonzero(rates != rates[0])
+  if not len(changed):
+    return f' and the rate of round {before} stays'
+  first = int(changed[0])
+  return f' and the rate becomes {rates[first]:g} in round {before + first}'
 
 
 def _goes_on(before: Any, now: int) -> bool:

@@ -46,6 +46,8 @@ def lines(config, workdir: Path) -> Iterator[str]:
   for target in federation.targets:
     number = errors.counted(len(target.images.identities), 'image')
     yield f'test on {target.name}: {number}'
+  for notice in report.notices(setup):
+    yield f'note: {notice}'
   server, store = setup.executor.init(setup.variables, setup.pretrained)
   yield ''
   yield from _program(config, setup, server, store)

@@ -88,8 +88,7 @@ def describe(
     record.say(executor.uploads.describe())
   if not executor.resident:
     record.say(executor.describe_images())
-  own = compose.notices(executor.algorithm.components)
-  for notice in (*setup.federation.notices, *own):
+  for notice in notices(setup):
     record.say(f'note: {notice}')
   record.say(f'privacy: {setup.guarantee.statement(config.rounds)}')
   record.table(
@@ -98,6 +97,12 @@ def describe(
     [[str(v) for v in row.values()] for row in table],
     ('cameras', 'visible', 'infrared'),
   )
+
+
+def notices(setup: build.Setup) -> list[str]:
+  """What users should read when a run begins, of the images and the method."""
+  own = compose.notices(setup.executor.algorithm.components)
+  return [*setup.federation.notices, *own]
 
 
 def clients(federated: Sequence[types.ClientData]) -> list[dict[str, Any]]:
