@@ -229,8 +229,9 @@ def check(participants: Participants) -> None:
   first = participants.clients[0]
   for client in participants.clients:
     if client.num_identities != first.num_identities:
+      number = errors.counted(client.num_identities, 'identity', 'identities')
       raise errors.DataError(
-        f'{client.num_identities} identities, but {first.name} has '
+        f'{number}, but {first.name} has '
         f'{first.num_identities}: the same label must be the same person',
         f'client {client.name}',
         "number all clients' identities together (data.client_split)",

@@ -39,7 +39,7 @@ class Images(NamedTuple):
   @property
   def people(self) -> Int32[np.ndarray, ' people']:
     """Identities of the persons, ascending."""
-    return np.unique(self.identities[self.identities != NOBODY])
+    return np.unique(self.identities[self.identities >= 0])
 
 
 class Trial(NamedTuple):

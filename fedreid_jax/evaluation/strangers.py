@@ -33,7 +33,6 @@ from fedreid_jax.evaluation import distances as distance_lib
 SEED = 0  # of persons and images
 MOST_PERSONS = 2000  # of a side of a test
 MOST_PAIRS = 50_000  # of a test
-JUNK = -1  # identity of images without a person
 
 Pairs = tuple[Int[np.ndarray, ' n'], Int[np.ndarray, ' n']]
 
@@ -106,7 +105,8 @@ def _side(
   rng: np.random.Generator,
 ) -> _Side:
   people = np.unique(identities[rows])
-  people = people[people != JUNK]
+  # Junk and distractors have negative identities.
+  people = people[people >= 0]
   if len(people) > MOST_PERSONS:
     people = np.sort(rng.choice(people, MOST_PERSONS, replace=False))
   rows = rows[np.isin(identities[rows], people)]

@@ -261,7 +261,7 @@ def persons(run: LoadedRun, target: str = '', seed: int = 0) -> list[Cloud]:
   rng = np.random.default_rng(seed)
   # The draw depends only on the seed and the test, so that all runs side by
   # side show the same images.
-  everyone = np.unique(own.identities)
+  everyone = own.people
   chosen = []
   for person in np.sort(rng.permutation(everyone)[:PERSONS]):
     for kind in np.unique(own.modalities):

@@ -271,8 +271,8 @@ class Participants(NamedTuple):
       num = len(set(client.labels.tolist())) if client.labelled else 1
       if num < least:
         raise errors.DataError(
-          f'{num} identities are too few: the shared statistics would reveal '
-          'features of single persons',
+          f'{errors.counted(num, "identity is", "identities are")} too few: '
+          'the shared statistics would reveal features of single persons',
           f'client {client.name}',
           f'remove the client, or lower {field}',
         )

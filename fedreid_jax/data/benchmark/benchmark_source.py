@@ -10,8 +10,8 @@ from fedreid_jax.data import decoder, federation
 from fedreid_jax.data.benchmark import prepared
 from fedreid_jax.data.benchmark.prepared import Prepared
 from fedreid_jax.data.datasets import infrared, records, registry
-from fedreid_jax.data.datasets.records import DIRECTIONS, INFRARED
-from fedreid_jax.data.federation import Images, Source, Target, Trial
+from fedreid_jax.data.datasets.records import DIRECTIONS, INFRARED, JUNK
+from fedreid_jax.data.federation import NOBODY, Images, Source, Target, Trial
 from fedreid_jax.evaluation import protocols, trials
 
 LEARN = (*records.LEARN, 'public')
@@ -111,10 +111,11 @@ def _images(
 ) -> Images:
   if rows is None:
     rows = np.arange(len(own.people))
+  distractors = np.isin(own.people, own.dataset.nobody) & (own.people != JUNK)
   return Images(
     spec.partition(':')[0],
     lambda: own.images[rows],
-    own.people[rows],
+    np.where(distractors, NOBODY, own.people)[rows].astype(np.int32),
     own.cameras[rows],
     own.modalities[rows],
   )

@@ -34,7 +34,8 @@ def evaluate(model: Any, target: Target) -> dict[str, float | int]:
   are used. A DataError is raised for a target of one person.
   """
   trial, own = target.trials[0], target.images
-  if len(np.unique(own.identities[trial.gallery])) < 2:
+  persons = np.unique(own.identities[trial.gallery])
+  if np.count_nonzero(persons >= 0) < 2:
     raise errors.DataError(
       'one person has no accomplice', target.name, 'use a larger target'
     )
@@ -80,7 +81,8 @@ def _collisions(
   rng = np.random.default_rng(SEED)
   found: list[bool] = []
   for row in trial.query:
-    others = trial.gallery[people != own.identities[row]]
+    # Junk and distractors, below 0, are no accomplices.
+    others = trial.gallery[(people != own.identities[row]) & (people >= 0)]
     accomplice = stamped[rng.choice(others)]
     _, hidden = indexed.split(int(own.identities[row]), int(own.cameras[row]))
     seen = np.delete(gallery, hidden, axis=0)

@@ -59,6 +59,7 @@ def measure(
   persons = np.intersect1d(
     identities[modalities == 0], identities[modalities == 1]
   )
+  persons = persons[persons >= 0]
   if len(persons) < 2:
     return None
   x = np.asarray(features, np.float64)
