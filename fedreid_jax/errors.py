@@ -53,6 +53,10 @@ class DamagedCheckpointWarning(UserWarning):
   """A newer checkpoint is damaged or not complete, and an older one is used."""
 
 
+class DamagedRecordWarning(UserWarning):
+  """Measurements of a run were damaged; it restored them from a checkpoint."""
+
+
 class ExposedSecretWarning(UserWarning):
   """Other users of the computer could read the secret of a run."""
 

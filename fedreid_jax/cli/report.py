@@ -61,6 +61,8 @@ def _labelled(folders: Sequence[Path]) -> list[Any]:
   groups: dict[str, list[run_files.Recorded]] = {}
   for folder in folders:
     found = run_files.read(folder)
+    if found.unchecked:
+      print(f'note: {folder}: {found.unchecked}')
     fields = parsing.flatten(found.config)
     key = repr(sorted((k, v) for k, v in fields.items() if k != 'seed'))
     groups.setdefault(key, []).append(found)

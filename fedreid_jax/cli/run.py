@@ -62,7 +62,10 @@ _MEMORY = re.compile(
   re.IGNORECASE,
 )
 # Warnings for users: printed without the line of source that Python adds.
-LINES = errors.DamagedCheckpointWarning, errors.ExposedSecretWarning
+LINES = (
+  *(errors.DamagedCheckpointWarning, errors.DamagedRecordWarning),
+  errors.ExposedSecretWarning,
+)
 LOWER = 'lower local.batch or set execution.image_budget_mb'
 
 # The configuration of the command line: one element, or none without a recipe.

@@ -45,8 +45,11 @@ def sentences(folder: Path) -> dict[str, str]:
         continue
       found[attack] = words(entries)
     except (errors.IntegrityError, KeyError) as error:
+      what = 'is no result of an audit'
+      if isinstance(error, errors.IntegrityError):
+        what = error.what
       raise errors.IntegrityError(
-        'is no result of an audit', str(file), 'delete it and audit the run'
+        what, str(file), 'delete it and audit the run'
       ) from error
   return found
 

@@ -107,7 +107,7 @@ def evaluate_run(
   if entries:
     record.evaluations('+'.join(config.components), entries)
   if which == 'best':
-    results = recorder.read_object(workdir / recorder.RESULTS, 'evaluation')
+    results = run_files.results(workdir, 'evaluation')
     on = "the run's targets"
     if report.chosen_on(results['evaluation']) == 'validation':
       on = 'held-out identities of the clients'
@@ -245,7 +245,7 @@ def write(
     if not path.exists() or _same(path, found):
       break
     path = workdir / f'evaluation-{step}-{stem}-{number}.json'
-  recorder.write_json(path, found)
+  recorder.write_sealed(path, found)
   return path
 
 

@@ -35,6 +35,7 @@ from fedreid_jax.training.files import (
   recorder,
   run_files,
   run_secret,
+  sealed,
   steps,
 )
 from fedreid_jax.training.processes import peers, process, signals
@@ -284,12 +285,12 @@ class Run:
       while not stopped and self.progress.done < config.rounds:
         self._round()
         stopped = self._after_round(caught)
-    self.record.results(self._results())
+    found = self.record.results(self._results())
     report.print_summary(config, self.record, self.progress)
     self.record.say(
       f'privacy: {self.setup.guarantee.statement(self.progress.done)}'
     )
-    return self._results()
+    return found
 
   def _wait_for_programs(self) -> None:
     """Waits for the programs of a round that another thread compiles."""
@@ -335,6 +336,15 @@ class Run:
 
   def _resume(self) -> None:
     step = self.saved.latest()
+    server, host = self.clients.restore(step, self.server)
+    if step is not None:
+      self.fresh = False
+      self.server = self.setup.executor.put_server(server)
+      self.progress.load(step, host)
+      self.clock.seconds = host['seconds']
+      self.record.resume(step, self.saved.measured(step))
+      # Before rows are dropped that an earlier `results.json` may cover.
+      self.record.results(self._results())
     self.hooks.report(
       events.Start(
         self.saved.workdir,
@@ -343,14 +353,10 @@ class Run:
         resumed=step is not None,
       )
     )
-    server, host = self.clients.restore(step, self.server)
-    if step is None:
-      return
-    self.fresh = False
-    self.server = self.setup.executor.put_server(server)
-    self.progress.load(step, host)
-    self.clock.seconds = host['seconds']
-    self.record.say(f'resumed after round {step}')
+    if step is not None:
+      self.record.say(f'resumed after round {step}')
+      if sealed.FILES not in host:
+        self.record.say(sealed.UNCHECKED)
 
   def _save(self, score: float | None) -> None:
     host = {
@@ -360,6 +366,7 @@ class Run:
       ),
       'world_seed': self.config.data.world_seed,
       'clients': self.names,
+      sealed.FILES: self.record.files(),
     } | self.progress.to_host(self.clock.seconds)
     self._check_lock()
     done = self.progress.done

@@ -173,7 +173,8 @@ class CsvWriter:
 
   def __init__(self, start: callbacks.Start):
     self._path = start.workdir / CSV_FILE
-    kept = atomic.kept(self._path, start.kept, csv_round)[0]
+    content = self._path.read_bytes() if self._path.exists() else b''
+    kept = atomic.kept(content, start.kept, csv_round)[0]
     atomic.write_text(self._path, kept or _csv_text([CSV_HEADER]))
 
   def write(self, measured: Measured) -> None:

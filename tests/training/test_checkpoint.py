@@ -10,7 +10,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.training.files import checkpoint, orbax_files
+from fedreid_jax.training.files import checkpoint, orbax_files, sealed
 
 GOLDEN = Path(__file__).parents[1] / 'golden'
 
@@ -49,6 +49,19 @@ def test_steps_without_an_evaluation_do_not_pile_up(tmp_path):
   assert kept.steps() == [7, 6, 3]
   (tmp_path / 'checkpoints' / 'manifest-7.json').write_text('null')
   assert kept.verify(7) == 'manifest-7.json is damaged'
+
+
+def test_measurements_are_copied_and_changed_ones_end_the_run(tmp_path):
+  kept, rows = checkpoint.Checkpoints(tmp_path), tmp_path / 'metrics.jsonl'
+  rows.write_bytes(b'{"round": 1}\n')
+  files = {rows.name: sealed.described(rows.read_bytes())}
+  kept.save(1, *states(1.0), {'files': files}, None)
+  assert kept.measured(1) == {rows.name: b'{"round": 1}\n'}
+  (tmp_path / 'checkpoints/1/metrics.jsonl').write_bytes(b'{"round": 2}\n')
+  assert kept.verify(1).startswith('metrics.jsonl was changed')
+  rows.write_bytes(b'{"round": 3}\n')
+  with pytest.raises(errors.IntegrityError, match='metrics.jsonl'):
+    kept.save(2, *states(1.0), {'files': files}, None)
 
 
 def restore(kept, step):

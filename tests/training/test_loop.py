@@ -153,11 +153,23 @@ def test_a_finished_run_again_trains_nothing(
   before = lines.read_text()
   results = json.loads((finished / 'results.json').read_text())
   lines.write_text(before + '{"round": 4, "ev')  # torn: dropped
+  assert run_files.results(finished)
   monkeypatch.setattr(
     simulation.Executor, 'round', lambda *_: pytest.fail('trained again')
   )
   assert metrics_of(loop.train(small, finished)) == metrics_of(results)
   assert lines.read_text() == before
+  whole = (finished / 'results.json').read_text()
+  lines.write_text(before.partition('\n')[2])  # a row is lost
+  (finished / 'results.json').write_text(whole.replace('"rank1"', '"mAP"'))
+  with pytest.raises(errors.IntegrityError, match='results.json'):
+    run_files.results(finished)
+  with pytest.warns(errors.DamagedRecordWarning) as told:
+    loop.train(small, finished)
+  names = [str(one.message).split()[0] for one in told]
+  assert names == ['metrics.jsonl', 'results.json']
+  assert lines.read_text() == before
+  assert run_files.results(finished)
 
 
 @pytest.mark.slow

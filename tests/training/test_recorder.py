@@ -11,7 +11,7 @@ from rich import console
 from fedreid_jax import errors
 from fedreid_jax.figures import curves
 from fedreid_jax.training import callbacks, trackers
-from fedreid_jax.training.files import recorder
+from fedreid_jax.training.files import recorder, run_files, sealed
 
 ROUND = callbacks.Round(
   1,
@@ -54,6 +54,15 @@ def test_a_line_has_the_entries_in_their_order_and_the_metrics_of_clients(
   ]
 
 
+def resume(record, folder, round_, copies=None):
+  """Resumes as the loop does; `copies` are files of the checkpoint."""
+  if not (folder / 'results.json').exists():
+    record.results({})
+  record.resume(round_, copies or {})
+  record.results({'rounds': round_})
+  record.on_start(callbacks.Start(folder, {}, round_, True))
+
+
 def test_rounds_that_are_computed_again_are_dropped(tmp_path, monkeypatch):
   record, path = written_to_jsonl(tmp_path)
   lines, said = path.read_bytes(), []
@@ -61,10 +70,10 @@ def test_rounds_that_are_computed_again_are_dropped(tmp_path, monkeypatch):
   record.event(2, 'warning', {'warning': 'x'})
   with path.open('ab') as file:
     file.write(b'{"round": "one"}\n{"round": 3, "ev')
-  record.on_start(callbacks.Start(tmp_path, {}, 1, True))
+  resume(record, tmp_path, 1)
   assert said == ['metrics.jsonl: line 5 cannot be read, left out']
   assert path.read_bytes() == lines
-  record.on_start(callbacks.Start(tmp_path, {}, 0, True))
+  resume(record, tmp_path, 0)
   assert path.read_bytes() == b''
 
 
@@ -78,8 +87,7 @@ def written(tmp_path, capsys, lines, round_=5):
   """Returns metrics.jsonl and the output after a rewind."""
   path = tmp_path / 'metrics.jsonl'
   path.write_bytes(lines)
-  start = callbacks.Start(tmp_path, {}, round_, True)
-  recorder.Recorder(tmp_path, 9).on_start(start)
+  resume(recorder.Recorder(tmp_path, 9), tmp_path, round_)
   return path.read_bytes(), capsys.readouterr().out
 
 
@@ -97,6 +105,102 @@ def test_a_broken_line_is_dropped_and_named(tmp_path, capsys, broken):
   left, said = written(tmp_path, capsys, b''.join(lines))
   assert left == b''.join(good)
   assert said == 'metrics.jsonl: line 3 cannot be read, left out\n'
+
+
+@pytest.mark.parametrize(
+  'damage',
+  [
+    lambda rows: rows.replace(b'94.8', b'99.8'),
+    lambda rows: rows[len(b'{"round": 1}\n') :],
+    lambda rows: b'',
+    None,
+  ],
+)
+def test_damaged_rows_are_told_and_restored_from_the_checkpoint(
+  tmp_path, damage
+):
+  def results():
+    return run_files.results(tmp_path)
+
+  record, path = recorder.Recorder(tmp_path, 9), tmp_path / 'metrics.jsonl'
+  record.event(1, 'train', {'loss': 5.5})
+  record.event(2, 'eval', {'mAP': 94.8})
+  record.results({'rounds': 2})
+  copies = {'metrics.jsonl': path.read_bytes()}
+  record.event(3, 'train', {'loss': 1.5})  # after the checkpoint
+  assert results()['rounds'] == 2
+  if damage is None:
+    path.unlink()
+  else:
+    path.write_bytes(damage(path.read_bytes()))
+  with pytest.raises(errors.IntegrityError, match='metrics.jsonl') as info:
+    results()
+  assert info.value.exit_code == 4
+  again = recorder.Recorder(tmp_path, 9)
+  with pytest.warns(
+    errors.DamagedRecordWarning, match='until round 2 are restored'
+  ):
+    resume(again, tmp_path, 2, copies)
+  assert path.read_bytes() == copies['metrics.jsonl']
+  again.event(3, 'train', {'loss': 1.5})
+  again.results({'rounds': 3})
+  assert results()['files']['metrics.jsonl'] == sealed.described(
+    path.read_bytes()
+  )
+
+
+def test_a_kill_at_any_write_of_a_resume_leaves_files_that_agree(tmp_path):
+  record = recorder.Recorder(tmp_path, 9)
+  record.event(1, 'train', {})
+  copies = {'metrics.jsonl': (tmp_path / 'metrics.jsonl').read_bytes()}
+  record.event(2, 'train', {})
+  record.results({'rounds': 2})  # killed before the checkpoint of round 2
+  again = recorder.Recorder(tmp_path, 9)
+  for write in (
+    lambda: again.resume(1, copies),
+    lambda: again.results({'rounds': 1}),
+    lambda: again.on_start(callbacks.Start(tmp_path, {}, 1, True)),
+    lambda: again.event(2, 'train', {}),
+  ):
+    write()
+    run_files.results(tmp_path)
+
+
+def test_an_edited_figure_is_told(tmp_path):
+  recorder.Recorder(tmp_path, 9).results({'mAP': 94.7})
+  path = tmp_path / 'results.json'
+  path.write_text(path.read_text().replace('94.7', '94.8'))
+  with pytest.raises(errors.IntegrityError, match='its digest differs'):
+    run_files.results(tmp_path)
+
+
+def test_queries_have_a_digest_until_the_run_goes_on(tmp_path):
+  record, path = recorder.Recorder(tmp_path, 2), tmp_path / 'queries.npz'
+  path.with_name('metrics.jsonl').touch()
+  record.queries({('global', 'mall'): [np.array([0.5, 0.25])]})
+  record.results({})
+  copies = {'queries.npz': path.read_bytes(), 'metrics.jsonl': b''}
+  changed = {'global/mall/0': np.array([0.5, 0.75])}
+  recorder.write_arrays(path, changed)
+  with pytest.raises(errors.IntegrityError, match='queries.npz'):
+    run_files.results(tmp_path)
+  with pytest.warns(errors.DamagedRecordWarning, match='queries.npz'):
+    resume(recorder.Recorder(tmp_path, 2), tmp_path, 2, copies)
+  found = run_files.precision(tmp_path, run_files.results(tmp_path))
+  assert found['global/mall/0'].tolist() == [0.5, 0.25]
+  resume(recorder.Recorder(tmp_path, 3), tmp_path, 2, copies)
+  assert not run_files.precision(tmp_path, run_files.results(tmp_path))
+
+
+def test_a_changed_file_of_clients_is_told(tmp_path):
+  digest = sealed.described(recorder.write_clients(tmp_path, 1, CLIENTS))
+  assert recorder.read_clients(tmp_path, 1, digest) == CLIENTS
+  recorder.write_clients(tmp_path, 1, {'ash': CLIENTS['birch']})
+  with pytest.raises(errors.IntegrityError, match='1.npz'):
+    recorder.read_clients(tmp_path, 1, digest)
+  (tmp_path / 'client-metrics/1.npz').unlink()
+  with pytest.raises(errors.IntegrityError, match='is missing'):
+    recorder.read_clients(tmp_path, 1, digest)
 
 
 def test_lost_rounds_and_a_torn_end_are_dropped_silently(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from fedreid_jax import errors
 from fedreid_jax.config import parsing, schema
 from fedreid_jax.data.benchmark import prepared
-from fedreid_jax.training.files import recorder
+from fedreid_jax.training.files import recorder, run_files, sealed
 
 
 class Cell(NamedTuple):
@@ -103,10 +104,34 @@ def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
 
 
 def results(cell: Cell) -> dict[str, Any] | None:
-  """The results of a finished run, None for an unfinished one."""
-  try:
-    found = recorder.read_object(cell.workdir / 'results.json')
-  except errors.IntegrityError:  # missing or damaged: the run writes it again
-    return None
+  """The results of a finished run, None for an unfinished or damaged one."""
+  found = results_in(cell.workdir) or {}
   done = found.get('rounds') == cell.config.rounds and 'summary' in found
   return found if done else None
+
+
+def results_in(folder: Path) -> dict[str, Any] | None:
+  """The results in a work directory, None without any.
+
+  Damaged ones are none, with a `DamagedRecordWarning`: training the run again
+  restores them, or says why it cannot.
+  """
+  if not (folder / recorder.RESULTS).exists():
+    return None
+  try:
+    return run_files.results(folder)
+  except errors.IntegrityError as error:
+    text = f'{error.where} {error.what}; the run counts as not finished'
+    warnings.warn(text, errors.DamagedRecordWarning, stacklevel=2)
+    return None
+
+
+def unchecked(cells: Sequence[Cell]) -> list[str]:
+  """A line about the runs whose results have no digests, or no line."""
+  found = {str(cell.workdir): results(cell) for cell in cells}
+  ended = [own for own in found.values() if own]
+  without = sum(sealed.FILES not in own for own in ended)
+  if not without:
+    return []
+  runs = errors.counted(len(ended), 'run')
+  return [f'note: {without} of {runs}: {sealed.UNCHECKED}']

@@ -1,6 +1,5 @@
 """The table of a sweep: its lines are computed, written and read here."""
 
-import contextlib
 import csv
 import io
 import os
@@ -12,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers.cells import Cell
-from fedreid_jax.training.files import atomic, recorder
+from fedreid_jax.apps.papers.cells import Cell, results_in
+from fedreid_jax.training.files import atomic
 
 # Metrics with a difference to the baseline.
 COMPARED = ('rank1', 'mAP', 'accuracy')
@@ -203,10 +202,9 @@ def finished(path: Path) -> list[tuple[str, dict[str, Any]]]:
     ) from error
   found = []
   for label, folder in folders:
-    with contextlib.suppress(errors.IntegrityError):  # the run has not ended
-      results = recorder.read_object(folder / 'results.json')
-      if 'summary' in results:
-        found.append((label, results))
+    results = results_in(folder)
+    if results and 'summary' in results:
+      found.append((label, results))
   return found
 
 

@@ -17,9 +17,14 @@ import jax
 
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import report
-from fedreid_jax.apps.papers.cells import Cell, results, take_shard
+from fedreid_jax.apps.papers.cells import (
+  Cell,
+  results,
+  take_shard,
+  unchecked,
+)
 from fedreid_jax.apps.papers.report import Line, Run
-from fedreid_jax.training.files import recorder
+from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process, signals
 from fedreid_jax.training.reports import console_table
 
@@ -113,6 +118,8 @@ def train_all(
       state = 'failed' if error else 'finished'
       print(f'[{ended}/{len(runs)}] {_name(cell)}: {state}')
     after()
+  for line in unchecked(runs):
+    print(line)
   for cell, error in failed[:1]:
     raise type(error)(
       f'{len(failed)} of {errors.counted(len(runs), "run")} failed, the first '
@@ -189,17 +196,14 @@ def _unfinished(cells: Iterable[Cell]) -> list[dict[str, str]]:
 
 def _run_of(folder: str) -> Run:
   path = Path(folder).expanduser()
-  found, config = (
-    recorder.read_object(path / name) if (path / name).is_file() else {}
-    for name in ('results.json', 'config.json')
-  )
+  found = run_files.results(path) if (path / recorder.RESULTS).is_file() else {}
   if 'summary' not in found:
     raise errors.ConfigError(
       f'{folder!r} is neither a label nor the directory of a finished run',
       '--baseline',
       'give one of these',
     )
-  return Run(folder, {}, (config.get('seed', 0), ''), found)
+  return Run(folder, {}, (found.get('seed', 0), ''), found)
 
 
 class Place(NamedTuple):

@@ -15,7 +15,7 @@ from fedreid_jax.apps.papers import effects, figures, report
 from fedreid_jax.apps.papers.cells import Cell, make_cell, results
 from fedreid_jax.apps.papers.tables.declare import Arm, Claim, Models, Route
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.training.files import atomic, recorder
+from fedreid_jax.training.files import atomic, recorder, run_files
 
 # Average precision of the queries, `[Q]` in [0, 1] or NaN, by target.
 Precision = dict[str, np.ndarray]
@@ -118,12 +118,15 @@ def precision(workdir: Path, models: Models) -> Precision:
   Raises:
     FileNotFoundError: if the run ranked no queries.
     KeyError: if the run has no such models.
+    IntegrityError: if a file of the run is damaged.
   """
-  with np.load(workdir / recorder.QUERIES) as saved:
-    found: dict[str, dict[str, list[np.ndarray]]] = {}
-    for key in saved.files:
-      model, target, _ = key.split('/')
-      found.setdefault(model, {}).setdefault(target, []).append(saved[key])
+  found: dict[str, dict[str, list[np.ndarray]]] = {}
+  saved = run_files.precision(workdir, run_files.results(workdir))
+  if not saved:
+    raise FileNotFoundError(workdir / recorder.QUERIES)
+  for key, queries in saved.items():
+    model, target, _ = key.split('/')
+    found.setdefault(model, {}).setdefault(target, []).append(queries)
   joined = {
     model: {target: np.concatenate(own) for target, own in targets.items()}
     for model, targets in found.items()

@@ -58,13 +58,11 @@ def check_writable(path: Path) -> None:
     partial.unlink()
 
 
-def read(path: Path, round_of: RoundOf) -> list[tuple[str, int | None]]:
+def lines(content: bytes, round_of: RoundOf) -> list[tuple[str, int | None]]:
   """Returns (line, its round, None if unreadable) of all complete lines."""
-  if not path.exists():
-    return []
   # Text after the last line end was not completely written.
-  *lines, _ = path.read_bytes().split(b'\n')
-  return [(line.decode(errors='replace'), round_of(line)) for line in lines]
+  *found, _ = content.split(b'\n')
+  return [(line.decode(errors='replace'), round_of(line)) for line in found]
 
 
 def append(path: Path, text: str) -> None:
@@ -73,9 +71,11 @@ def append(path: Path, text: str) -> None:
     file.write(text)
 
 
-def kept(path: Path, round_: int, round_of: RoundOf) -> tuple[str, list[int]]:
+def kept(
+  content: bytes, round_: int, round_of: RoundOf
+) -> tuple[str, list[int]]:
   """The text kept after a round, and numbers of unreadable lines, from 1."""
-  found = read(path, round_of)
-  lines = [line for line, own in found if own is not None and own <= round_]
+  found = lines(content, round_of)
+  good = [line for line, own in found if own is not None and own <= round_]
   broken = [k for k, (_, own) in enumerate(found, 1) if own is None]
-  return ''.join(f'{line}\n' for line in lines), broken
+  return ''.join(f'{line}\n' for line in good), broken

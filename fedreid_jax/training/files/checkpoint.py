@@ -14,7 +14,7 @@ import jax
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientState, ServerState
-from fedreid_jax.training.files import orbax_files, recorder, steps
+from fedreid_jax.training.files import orbax_files, recorder, sealed, steps
 from fedreid_jax.training.files.client_files import ClientFiles
 
 KEPT = 2  # newest steps kept, beside the best
@@ -48,8 +48,11 @@ class Checkpoints(steps.Steps):
     all processes have written and published. The score of the evaluation of
     this step, if any, is stored as 'mAP', whatever its metric is.
 
+    The files of measurements that the JSON part names are copied.
+
     Raises:
       ResourceError: when the disk is full or cannot be written.
+      IntegrityError: when a file of measurements is not as the run wrote it.
     """
     config = next(iter(self._config), None)
     described: dict[str, Any] = {'step': step, 'config': config, 'run': host}
@@ -86,6 +89,8 @@ class Checkpoints(steps.Steps):
   def _complete(self, step: int, described: dict[str, Any]) -> None:
     """Describes a step that was written, and removes those it replaces."""
     folder = self._root / str(step)
+    measured = described['run'].get(sealed.FILES, {})
+    sealed.copy(measured, self.workdir, folder)
     recorder.write_json(folder / steps.DESCRIBED, described)
     # Orbax stores no checksum of its payload: a flipped bit would be restored
     # as wrong weights without an error. A manifest means a complete step.

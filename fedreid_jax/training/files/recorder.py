@@ -16,6 +16,7 @@ import os
 import platform
 import subprocess
 import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +32,7 @@ from fedreid_jax import errors
 from fedreid_jax.config.configuration import ClientMetrics
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import callbacks
-from fedreid_jax.training.files import atomic
+from fedreid_jax.training.files import atomic, sealed
 from fedreid_jax.training.reports import console_table
 
 METRICS, RESULTS, QUERIES = 'metrics.jsonl', 'results.json', 'queries.npz'
@@ -40,6 +41,7 @@ APART = ('_std', '_before_neck', '_after_neck')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 CLIENTS = 'client-metrics'  # in a work directory
 CLIENT = 'client'
+CLIENTS_FILE = 'clients_file'  # its digest in the row of the round
 # Exceptions of NumPy's reader and of its decoders, and of a missing array.
 DAMAGED = (
   *(OSError, ValueError, KeyError, EOFError),
@@ -65,21 +67,30 @@ def write_json(path: Path, value: Any) -> None:
   atomic.write_text(path, json.dumps(value, indent=2, sort_keys=True) + '\n')
 
 
-def read_object(path: Path, *wanted: str) -> dict[str, Any]:
-  """The object in a JSON file of a run.
+def write_sealed(path: Path, value: Mapping[str, Any]) -> dict[str, Any]:
+  """Writes an object with a digest of its own, which it returns."""
+  found = sealed.seal(value)
+  write_json(path, found)
+  return found
+
+
+def read_object(
+  path: Path, *wanted: str, fix: str = 'start again with --restart'
+) -> dict[str, Any]:
+  """The object in a JSON file of a run, whose digest is verified if it has one.
 
   Raises:
     IntegrityError: when the file is damaged.
   """
-  damaged = functools.partial(
-    errors.IntegrityError, where=str(path), fix='start again with --restart'
-  )
+  damaged = functools.partial(errors.IntegrityError, where=str(path), fix=fix)
   try:
     value = json.loads(path.read_text())
   except (OSError, ValueError, RecursionError) as error:
     raise damaged(f'cannot be read: {error}') from error
   if not isinstance(value, dict):
     raise damaged('is no JSON object')
+  if not sealed.is_whole(value):
+    raise damaged('was changed after it was written: its digest differs')
   for key in wanted:
     if key not in value:
       raise damaged(f'has no {key}')
@@ -118,6 +129,11 @@ class Recorder(callbacks.Callback):
     self._lines = workdir / METRICS
     self._results = workdir / RESULTS
     self._writes = jax.process_index() == 0
+    self._total = total_rounds
+    # Of the rows that this process wrote or kept, whatever is on the disk.
+    self._rows = sealed.Growing()
+    self._queries: bytes | None = None
+    self._kept: bytes | None = None  # rows of an earlier start, to be written
     width = None if sys.stdout.isatty() else 140
     self._console = console.Console(
       quiet=not (self._writes and verbose),
@@ -145,28 +161,82 @@ class Recorder(callbacks.Callback):
   def __exit__(self, *exc):
     self._bar.stop()
 
+  def resume(self, round_: int, copies: Mapping[str, bytes]) -> None:
+    """Chooses what stays of the measurements of a run that was resumed.
+
+    `results` may follow and `on_start` must, which writes the files: a run that
+    is killed in between leaves a `results.json` that the files agree with.
+
+    Args:
+      round_: the checkpoint from which the run continues.
+      copies: the files of that checkpoint, {} of an earlier version.
+    """
+    if not self._writes:
+      return
+    found = self._lines.read_bytes() if self._lines.exists() else b''
+    first = copies.get(METRICS, b'')
+    if not found.startswith(first):
+      restored = f'{METRICS} was damaged, and its rows until round {round_} are'
+      self._restored(self._lines, f'{restored} restored')
+      found = first
+    rest = found[len(first) :]
+    text, broken = atomic.kept(rest, round_, round_of)
+    for number in broken:
+      number += first.count(b'\n')
+      self.say(f'{METRICS}: line {number} cannot be read, left out')
+    self._kept = first + text.encode()
+    self._rows = sealed.Growing(self._kept)
+    if round_ == self._total:
+      path = self._results.with_name(QUERIES)
+      there = path.read_bytes() if path.exists() else None
+      self._queries = copies.get(QUERIES, None if copies else there)
+      if self._queries is not None and self._queries != there:
+        self._restored(path, f'{QUERIES} was damaged, and is restored')
+    try:
+      read_object(self._results)
+    except errors.IntegrityError as error:
+      again = f'{RESULTS} {error.what}; it is written again'
+      self._restored(self._results, again)
+
+  def _restored(self, path: Path, what: str) -> None:
+    text = f'{what} from a checkpoint ({path.parent})'
+    warnings.warn(text, errors.DamagedRecordWarning, stacklevel=3)
+
   def on_start(self, event: callbacks.Start) -> None:
     """Drops lines of rounds that are computed again, and damaged lines."""
     self._rounds = event.round
     self._bar.update(self._task, completed=event.round)
     rewind_clients(self._results.parent, event.kept)
-    if not self._lines.exists():
-      return
-    text, broken = atomic.kept(self._lines, event.kept, round_of)
-    atomic.write_text(self._lines, text)
-    for number in broken:
-      self.say(f'{METRICS}: line {number} cannot be read, left out')
+    if self._kept is None:  # no checkpoint is left of an earlier start
+      self._results.unlink(missing_ok=True)
+    atomic.write_bytes(self._lines, self._kept or b'')
+    queries = self._results.with_name(QUERIES)
+    if self._queries is not None:
+      atomic.write_bytes(queries, self._queries)
+    else:  # those of fewer rounds than the run has now
+      queries.unlink(missing_ok=True)
 
   def event(self, round_: int, event: str, values: Mapping[str, Any]) -> None:
     """Appends one JSON object to metrics.jsonl."""
     if self._writes:
-      line = {'round': round_, 'event': event, **values}
-      atomic.append(self._lines, json.dumps(line) + '\n')
+      line = json.dumps({'round': round_, 'event': event, **values}) + '\n'
+      atomic.append(self._lines, line)
+      self._rows.add(line.encode())
 
-  def results(self, values: dict[str, Any]) -> None:
-    """Rewrites results.json."""
-    if self._writes:
-      write_json(self._results, values)
+  def files(self) -> dict[str, sealed.File]:
+    """Returns the digests of the other files of measurements, by name."""
+    if not self._writes:
+      return {}
+    found = {METRICS: self._rows.describe()}
+    if self._queries is not None:
+      found[QUERIES] = sealed.described(self._queries)
+    return found
+
+  def results(self, values: dict[str, Any]) -> dict[str, Any]:
+    """Rewrites results.json, and returns its contents."""
+    if not self._writes:
+      return values
+    return write_sealed(self._results, values | {sealed.FILES: self.files()})
 
   def queries(self, per_query: evaluator.PerQuery) -> None:
     """Writes the average precision of every query, 'MODEL/TARGET/TRIAL'."""
@@ -176,7 +246,8 @@ class Recorder(callbacks.Callback):
       for trial, precision in enumerate(trials)
     }
     if self._writes:
-      write_arrays(self._results.with_name(QUERIES), arrays)
+      path = self._results.with_name(QUERIES)
+      self._queries = write_arrays(path, arrays)
 
   def say(self, line: str) -> None:
     """Prints a line above the progress bar."""
@@ -191,9 +262,12 @@ class Recorder(callbacks.Callback):
   def on_round(self, event: callbacks.Round) -> None:
     """Records and prints one finished round."""
     values = event.metrics
+    own: dict[str, Any] = {}
     if event.form == 'files':
-      write_clients(self._results.parent, event.round, event.clients)
-    own = {'by_client': event.clients} if event.form == 'lines' else {}
+      file = write_clients(self._results.parent, event.round, event.clients)
+      own = {CLIENTS_FILE: sealed.described(file)}
+    if event.form == 'lines':
+      own = {'by_client': event.clients}
     self.event(event.round, 'train', {**values, **own})
     self._rounds = event.round
     # Without a refresh the line below is printed above the bar as it was.
@@ -300,19 +374,24 @@ def over_clients(
   }
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-  """Writes a file of NumPy arrays atomically."""
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> bytes:
+  """Writes a file of NumPy arrays atomically, and returns its content."""
   file = io.BytesIO()
   np.savez_compressed(file, allow_pickle=False, **arrays)
   atomic.write_bytes(path, file.getvalue())
+  return file.getvalue()
 
 
-def read_arrays(path: Path, *wanted: str) -> dict[str, np.ndarray]:
-  """The arrays in a file.
+def read_arrays(
+  path: Path, *wanted: str, digest: sealed.File | None = None
+) -> dict[str, np.ndarray]:
+  """The arrays in a file, of which the digest is verified if it is given.
 
   Raises:
     IntegrityError: when the file is damaged, or lacks an array.
   """
+  if digest is not None:
+    sealed.whole(path, digest)
   try:
     # NumPy does not close a damaged file that it has opened itself.
     with path.open('rb') as file, np.load(file, allow_pickle=False) as saved:
@@ -325,8 +404,11 @@ def read_arrays(path: Path, *wanted: str) -> dict[str, np.ndarray]:
 
 def write_clients(
   workdir: Path, round_: int, clients: Mapping[str, Mapping[str, float]]
-) -> None:
-  """Writes the metrics of the clients of a round, which all have the same."""
+) -> bytes:
+  """Writes the metrics of the clients of a round, which all have the same.
+
+  Returns the content of the file.
+  """
   arrays: dict[str, np.ndarray] = {
     metric: np.array([found[metric] for found in clients.values()], np.float64)
     for metric in next(iter(clients.values()), {})
@@ -335,7 +417,7 @@ def write_clients(
   folder = workdir / CLIENTS
   with errors.on_disk(folder):
     folder.mkdir(exist_ok=True)
-  write_arrays(folder / f'{round_}.npz', arrays)
+  return write_arrays(folder / f'{round_}.npz', arrays)
 
 
 def rewind_clients(workdir: Path, round_: int) -> None:
@@ -345,16 +427,19 @@ def rewind_clients(workdir: Path, round_: int) -> None:
       path.unlink()
 
 
-def read_clients(workdir: Path, round_: int) -> dict[str, dict[str, float]]:
+def read_clients(
+  workdir: Path, round_: int, digest: sealed.File | None = None
+) -> dict[str, dict[str, float]]:
   """The metrics of the clients of a round, {} if there is no file.
 
   Raises:
-    IntegrityError: when the file is damaged.
+    IntegrityError: when the file is damaged, or missing despite a digest.
   """
   path = workdir / CLIENTS / f'{round_}.npz'
-  if not path.exists():
+  if digest is None and not path.exists():
     return {}
-  columns = {k: v.tolist() for k, v in read_arrays(path, CLIENT).items()}
+  found = read_arrays(path, CLIENT, digest=digest)
+  columns = {k: v.tolist() for k, v in found.items()}
   return {
     name: {metric: values[k] for metric, values in columns.items()}
     for k, name in enumerate(columns.pop(CLIENT))

@@ -27,9 +27,16 @@ from fedreid_jax.config import load, schema
 from fedreid_jax.core.options import Mark
 from fedreid_jax.method import optimizers
 from fedreid_jax.training import trackers
-from fedreid_jax.training.files import atomic, checkpoint, recorder, steps
+from fedreid_jax.training.files import (
+  atomic,
+  checkpoint,
+  recorder,
+  sealed,
+  steps,
+)
 
 CONFIG, DESCRIBED = 'config.json', 'run.json'
+CONFIG_DIGEST = 'config_sha256'  # in results.json
 SECRET = 'secret'  # only of runs with draws that must not be guessed
 # In the order of writing, which `check` relies on; files of commands other than
 # train come last.
@@ -158,7 +165,9 @@ def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
 
 def _rounds(workdir: Path) -> int:
   """The last recorded round."""
-  lines = atomic.read(workdir / recorder.METRICS, recorder.round_of)
+  path = workdir / recorder.METRICS
+  content = path.read_bytes() if path.exists() else b''
+  lines = atomic.lines(content, recorder.round_of)
   rounds = [round_ for _, round_ in lines if round_ is not None]
   if (workdir / recorder.RESULTS).exists():
     results = recorder.read_object(workdir / recorder.RESULTS)
@@ -342,7 +351,8 @@ class Recorded(NamedTuple):
   `precision` is the average precision of every query of the last evaluation, in
   [0, 1] and NaN without a match, by 'MODEL/TARGET/TRIAL'; an unfinished run has
   none. `rounds` are those of metrics.jsonl, in order, with the metrics of
-  clients that are in `client-metrics/`.
+  clients that are in `client-metrics/`. `unchecked` says which of them have no
+  digest, '' if all have one.
   """
 
   folder: Path
@@ -351,6 +361,44 @@ class Recorded(NamedTuple):
   described: dict[str, Any]  # of run.json
   rounds: list[dict[str, Any]]
   precision: dict[str, np.ndarray]
+  unchecked: str
+
+
+def results(folder: Path, *wanted: str) -> dict[str, Any]:
+  """The content of results.json, if all files that it names are whole.
+
+  Raises:
+    IntegrityError: if it is missing, or one of the files is damaged.
+  """
+  path = folder / recorder.RESULTS
+  found = recorder.read_object(path, *wanted, fix=sealed.RESTORE)
+  for name, digest in found.get(sealed.FILES, {}).items():
+    sealed.whole(folder / name, digest)
+  if CONFIG_DIGEST in found:
+    with _readable(folder / CONFIG) as saved:
+      same = found[CONFIG_DIGEST] in digests(saved)
+    if not same:
+      raise errors.IntegrityError(
+        'was changed after the run began: its digest differs',
+        str(folder / CONFIG),
+        AGAIN,
+      )
+  return found
+
+
+def precision(folder: Path, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
+  """The average precision of the queries of a run with these results.
+
+  An unfinished run, and one that ranked no queries, has none.
+
+  Raises:
+    IntegrityError: if the file is damaged.
+  """
+  path = folder / recorder.QUERIES
+  if sealed.FILES not in found:  # of an earlier version
+    return recorder.read_arrays(path) if path.exists() else {}
+  digest = found[sealed.FILES].get(recorder.QUERIES)
+  return recorder.read_arrays(path, digest=digest) if digest else {}
 
 
 def read(folder: Path) -> Recorded:
@@ -360,14 +408,34 @@ def read(folder: Path) -> Recorded:
     IntegrityError: if there is no run, or a file is damaged.
   """
   config = load.load_saved(folder)
-  results = recorder.read_object(folder / recorder.RESULTS, 'evaluation')
+  found = results(folder, 'evaluation')
   described = recorder.read_object(folder / DESCRIBED)
-  found = atomic.read(folder / recorder.METRICS, recorder.round_of)
-  lines = [json.loads(line) for line, round_ in found if round_ is not None]
-  queries = folder / recorder.QUERIES
-  precision = recorder.read_arrays(queries) if queries.exists() else {}
-  rounds = [line for line in lines if line.get('event') == 'train']
+  path = folder / recorder.METRICS
+  content = path.read_bytes() if path.exists() else b''
+  rows = _rounds_of(content)
+  rounds = [line for line in rows if line.get('event') == 'train']
   for line in rounds:
-    if clients := recorder.read_clients(folder, line['round']):
+    digest = line.pop(recorder.CLIENTS_FILE, None)
+    if clients := recorder.read_clients(folder, line['round'], digest):
       line['by_client'] = clients
-  return Recorded(folder, config, results, described, rounds, precision)
+  own = precision(folder, found)
+  unchecked = _unchecked(found, content)
+  return Recorded(folder, config, found, described, rounds, own, unchecked)
+
+
+def _unchecked(found: Mapping[str, Any], content: bytes) -> str:
+  if sealed.FILES not in found:
+    return sealed.UNCHECKED
+  size = found[sealed.FILES][recorder.METRICS]['bytes']
+  later = [row['round'] for row in _rounds_of(content[size:])]
+  if not later:
+    return ''
+  return (
+    f'the rows of {recorder.METRICS} from round {later[0]} are later than the '
+    'last digest and are not checked'
+  )
+
+
+def _rounds_of(content: bytes) -> list[dict[str, Any]]:
+  found = atomic.lines(content, recorder.round_of)
+  return [json.loads(line) for line, round_ in found if round_ is not None]

@@ -19,7 +19,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import ClientState, Flat, ServerState, Tree
 from fedreid_jax.round.client_store import OnDemand
-from fedreid_jax.training.files import client_files, orbax_files
+from fedreid_jax.training.files import client_files, orbax_files, sealed
 from fedreid_jax.training.files.client_files import (
   ClientFiles,
   Index,
@@ -220,6 +220,15 @@ class Steps:
     if 'world' in run:  # the name of the source until version 0.2
       run['source'] = run.pop('world')
     return found
+
+  def measured(self, step: int) -> dict[str, bytes]:
+    """Returns the copies of the files of measurements of a step, by name.
+
+    A step of an earlier version has none.
+    """
+    names = self._described(step)['run'].get(sealed.FILES, {})
+    folder = self._root / str(step)
+    return {name: (folder / name).read_bytes() for name in names}
 
   def score(self, step: int) -> float | None:
     """Returns the score of a step, None if it was not evaluated."""

@@ -83,7 +83,7 @@ def describe(
       'uploads': executor.uploads.name,
       'images_on_devices': executor.resident,
     }
-    recorder.write_json(described, recorder.environment() | found)
+    recorder.write_sealed(described, recorder.environment() | found)
   if executor.uploads.gathered:
     record.say(executor.uploads.describe())
   if not executor.resident:
@@ -199,6 +199,7 @@ def results(
   return {
     'method': '+'.join(config.components),
     'config': config.name,
+    run_files.CONFIG_DIGEST: run_files.digests(load.to_json(config))[0],
     'seed': config.seed,
     'rounds': progress.done,
     'privacy': privacy,

@@ -6,7 +6,7 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import cells, comparison
 from fedreid_jax.config import presets, recipes
-from fedreid_jax.training.files import recorder
+from fedreid_jax.training.files import recorder, sealed
 
 ARG = 'smoke,rounds=2'
 METHODS = ('fedpav', 'fedpav+fedprox:local.epochs=2')
@@ -148,6 +148,25 @@ def test_runs_that_do_not_fit_together(tmp_path):
   with pytest.raises(errors.ConfigError, match='ranks no queries'):
     comparison.compare(planned, 'global')
   assert cells.results(planned[0])
+
+
+def test_a_seed_with_damaged_queries_does_not_count(tmp_path):
+  planned = comparison.plan(METHODS, [ARG], [0, 1], tmp_path)
+  for cell in planned:
+    finish(cell, 0.01 * (cell.label != 'fedpav'))
+  workdir = planned[0].workdir
+  path = workdir / recorder.QUERIES
+  sealed_ = {'queries.npz': sealed.described(path.read_bytes())}
+  results = {'rounds': 2, 'summary': [], 'files': sealed_}
+  recorder.write_sealed(workdir / 'results.json', results)
+  (row, *_) = comparison.compare(planned, 'global')
+  assert row.found.seeds == 2
+  assert cells.unchecked(planned)[0].startswith('note: 3 of 4 runs')
+  finish_again = np.load(path)
+  np.savez(path, **{k: v + 0.5 for k, v in finish_again.items()})
+  with pytest.warns(errors.DamagedRecordWarning, match='queries.npz was chan'):
+    (row, *_) = comparison.compare(planned, 'global')
+  assert row.found.seeds == 1
 
 
 def test_targets_of_all_routes_are_joined_by_patterns(tmp_path):

@@ -119,7 +119,7 @@ def main(argv: list[str]) -> None:
       'seconds': time.perf_counter() - start,
     }
     # The file is written before the errors, which refer to it.
-    recorder.write_json(file, entries)
+    recorder.write_sealed(file, entries)
     print(file)
     if report.failed:
       raise errors.invalid_audit(report.failed, file)

@@ -136,7 +136,7 @@ def main(argv: list[str]) -> None:
       'search': search._asdict(),
       'seconds': seconds,
     }
-    recorder.write_json(picture.with_suffix('.json'), described)
+    recorder.write_sealed(picture.with_suffix('.json'), described)
     title = _title(config.name, described)
     figure = attacks.draw(attempts, answers, attacked, title)
     canvas.save(figure, picture)

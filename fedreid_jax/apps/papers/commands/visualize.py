@@ -94,12 +94,12 @@ def _of_runs(folders: Sequence[Path]):
   from fedreid_jax.apps.papers import pictures
   from fedreid_jax.figures import canvas, curves
   from fedreid_jax.training import loaded_run
-  from fedreid_jax.training.files import recorder
+  from fedreid_jax.training.files import run_files
 
   configs = [run.saved_config(folder, _CHANGES.value) for folder in folders]
   labels = canvas.labels(configs, folders)
   if _WHAT.value == 'curves':
-    results = [recorder.read_object(f / 'results.json') for f in folders]
+    results = [run_files.results(folder) for folder in folders]
     return curves.draw(list(zip(labels, results, strict=True)), _TARGET.value)
   runs = [
     loaded_run.load(config, folder, _CHECKPOINT.value, _MODEL.value)
