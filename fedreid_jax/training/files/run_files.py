@@ -361,7 +361,7 @@ class Recorded(NamedTuple):
   described: dict[str, Any]  # of run.json
   rounds: list[dict[str, Any]]
   precision: dict[str, np.ndarray]
-  unchecked: str
+  unchecked: str = ''
 
 
 def results(folder: Path, *wanted: str) -> dict[str, Any]:
