@@ -65,11 +65,13 @@ class Guarantee:
     components: Sequence[Component],
     participants: Participants,
     study: bool = False,
+    condition: str = '',
   ):
     """Checks the composition and the participants.
 
     Args:
       study: whether the noise follows from the seed.
+      condition: a clause that is said beside every epsilon.
 
     Raises:
       ConfigError: if two components claim a guarantee, if a hook of another
@@ -83,6 +85,7 @@ class Guarantee:
         'keep one of them',
       )
     self._owner, self._claim, self._study = '', None, study
+    self._condition = condition
     self._honest = any(map(_attacks, components))
     if owners and owners[0].claim:
       # An owner of the gradient adds noise at the clients, before any of the
@@ -175,6 +178,8 @@ class Guarantee:
       f'{honest}{unit}{within} ({self._claim.details}{"".join(others)}, '
       f'{errors.counted(rounds, "round")})'
     )
+    if self._condition:
+      text += f'; {self._condition}'
     if found > accounting.WEAK:
       text += f'; {accounting.TOO_WEAK}'
     return f'{text}; {secret.STUDY}' if self._study else text

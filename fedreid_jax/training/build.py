@@ -17,7 +17,7 @@ from fedreid_jax.evaluation import evaluator
 from fedreid_jax.method import guarantee, optimizers
 from fedreid_jax.models import networks, tuning
 from fedreid_jax.round import compose, placement, simulation
-from fedreid_jax.training import engine, source_stats
+from fedreid_jax.training import earlier_data, engine, source_stats
 from fedreid_jax.training.files import run_secret
 from fedreid_jax.training.processes import peers
 
@@ -80,6 +80,9 @@ def assemble(
   components = engine.bound(load_components(config), participants, model)
   secret = run_secret.make(config, federation, components, root)
   transforms = augment.make(config.augment, federation.mean, federation.std)
+  condition = ''
+  if any(component.claim for component in components):
+    condition = earlier_data.condition(config, federation.digest)
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
   # While no process compiles: the first collective has a short time limit.
   peers.connect(mesh)
@@ -109,7 +112,7 @@ def assemble(
       config.evaluation, federation.targets, model, transforms, mesh, extra
     ),
     guarantee.Guarantee(
-      components, participants, config.privacy.secret == 'seed'
+      components, participants, config.privacy.secret == 'seed', condition
     ),
     secret,
   )

@@ -44,6 +44,11 @@ def of(*components):
   return guarantee.Guarantee(components, EVERYONE)
 
 
+def test_a_condition_is_said_beside_every_epsilon():
+  found = guarantee.Guarantee([owner()], EVERYONE, condition='holds if so')
+  assert all('; holds if so' in found.statement(n) for n in (0, 3))
+
+
 def test_without_a_claim_there_is_none():
   found = of(Component('fedpav'))
   assert found.statement(3) == 'no differential privacy'

@@ -104,7 +104,7 @@ def convert(path: Path, out: Path) -> Imported:
     raise errors.ConfigError(
       f'{out.name} is no {weights.SUFFIX} file', '--out', 'change its suffix'
     )
-  state, key = _read(path)
+  state, key, card = _read(path)
   names = sources.read(state, str(path))
   tensors, converted = _collected(state, names, path)
   shapes = {name: x.shape for name, x in tensors.items()}
@@ -115,13 +115,15 @@ def convert(path: Path, out: Path) -> Imported:
       str(path),
       'use weights of a network that docs/export.md names',
     )
-  about = {
+  about: dict[str, Any] = {
     'form': sources.SOURCES[names.source].family,
     'imported': {
       'source': names.source,
       'sha256': hashlib.sha256(path.read_bytes()).hexdigest(),
     },
   }
+  if 'run' in card:  # with the digests of the images that trained them
+    about['run'] = card['run']
   content = weights.encode(dict(sorted(tensors.items())), about)
   atomic.write_bytes(out, content)
   return Imported(
@@ -179,19 +181,23 @@ def _array(tensor: Any) -> tuple[np.ndarray, str]:
   return np.ascontiguousarray(tensor, np.float32), kind
 
 
-def _read(path: Path) -> tuple[Mapping[str, Any], str]:
-  """Tensors by name, and the entry that contained them."""
+def _read(path: Path) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
+  """Tensors by name, the entry that contained them, and the card if any."""
   try:
     if path.suffix == '.npz':
       with np.load(path, allow_pickle=False) as file:
-        return dict(file), ''
+        return dict(file), '', {}
     if path.suffix == weights.SUFFIX:
-      return safetensors_numpy.load_file(path), ''
+      return safetensors_numpy.load_file(path), '', weights.card(path)
     torch = plugins.load_extra('torch', 'import-weights', _INSTALL)
     _refuse_programs(path)
     # weights_only allows tensors and plain values and runs no code of the file.
     found = torch.load(path, map_location='cpu', weights_only=True)
-    return _tensors(found, path, torch)
+    card = found.get(weights.HEADER) if isinstance(found, dict) else None
+    return (
+      *_tensors(found, path, torch),
+      card if isinstance(card, dict) else {},
+    )
   except pickle.UnpicklingError as error:
     raise errors.IntegrityError(
       'holds more than tensors and plain values, and reading it could run code',

@@ -30,7 +30,13 @@ from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import networks
-from fedreid_jax.training import build, evaluation, named_models, source_stats
+from fedreid_jax.training import (
+  build,
+  earlier_data,
+  evaluation,
+  named_models,
+  source_stats,
+)
 from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process
 
@@ -248,7 +254,13 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
 
 def _run(embedding: Embedding, workdir: Path) -> dict[str, Any]:
   config = embedding.config
-  described = recorder.read_object(workdir / run_files.DESCRIBED, 'data_digest')
+  path = workdir / run_files.DESCRIBED
+  described = recorder.read_object(path, earlier_data.OWN)
+  digests = {
+    name: described[name]
+    for name in (earlier_data.OWN, earlier_data.EARLIER)
+    if name in described  # a run of an earlier version has no earlier ones
+  }
   resolved = recorder.read_object(workdir / run_files.CONFIG)
   return {
     'recipe': config.name,
@@ -257,7 +269,7 @@ def _run(embedding: Embedding, workdir: Path) -> dict[str, Any]:
     'rounds': embedding.step,
     'model': embedding.name,
     'config_sha256': run_files.digests(resolved)[-1],  # of all fields
-    'data_digest': described['data_digest'],
+    **digests,
     'weights_sha256': trees.digest(embedding.variables),
   }
 

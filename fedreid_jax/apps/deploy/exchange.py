@@ -33,7 +33,7 @@ from fedreid_jax import errors
 from fedreid_jax.apps.deploy import embedding as embedding_lib
 from fedreid_jax.apps.deploy import onnx_file
 from fedreid_jax.apps.deploy.embedding import IMAGES, MODALITIES, Embedding
-from fedreid_jax.config import recipes, schema
+from fedreid_jax.config import recipes, schema, validation
 from fedreid_jax.core import plugins
 from fedreid_jax.models import networks, weights
 from fedreid_jax.models.weights import pytorch
@@ -178,6 +178,7 @@ class Written(NamedTuple):
   # Convention of the names of tensors in a file of weights, one of the forms of
   # `models.weights`; '' for a program.
   names: str
+  private: bool = False  # the run has a guarantee of privacy
 
 
 def export(
@@ -224,7 +225,9 @@ def export(
     difference = _check(found, content, chosen.reader, kind)
   atomic.write_bytes(out, content)
   size, number = len(content), len(found.variables)
-  return Written(out, size, described, difference, number, names)
+  components = validation.load_components(found.config)
+  private = any(component.claim for component in components)
+  return Written(out, size, described, difference, number, names, private)
 
 
 def _check(
@@ -270,7 +273,7 @@ def next_command(written: Written, kind: str) -> str:
   """A command that uses a file, one of `FORMATS`."""
   path = str(written.path)
   if kind == 'safetensors':
-    return _train_command(path, written.about)
+    return _train_command(path, written.about, written.private)
   code = {
     'jax': (
       'import jax, zipfile; '
@@ -295,8 +298,10 @@ def next_command(written: Written, kind: str) -> str:
   return f'python -c {quoted}'
 
 
-def _train_command(path: str, about: dict[str, Any]) -> str:
+def _train_command(path: str, about: dict[str, Any], private: bool) -> str:
   recipe = about['run']['recipe']
+  if private:  # which must not start from weights of the same persons
+    recipe = ''
   usual = schema.default().model.to_dict()
   fields = {
     f'model.{name}': value

@@ -32,7 +32,7 @@ from fedreid_jax.config import load
 from fedreid_jax.core import types
 from fedreid_jax.data import validation
 from fedreid_jax.round import compose
-from fedreid_jax.training import build
+from fedreid_jax.training import build, earlier_data
 from fedreid_jax.training.files import recorder, run_files, run_secret
 from fedreid_jax.training.reports.monitor import Progress
 
@@ -57,10 +57,10 @@ def describe(
     IntegrityError: when the secret of an earlier start is missing.
   """
   digest = setup.federation.digest
-  described = workdir / run_files.DESCRIBED
+  described, before = workdir / run_files.DESCRIBED, None
   if described.exists():
-    before = recorder.read_object(described, 'data_digest')
-    if before['data_digest'] != digest:
+    before = recorder.read_object(described, earlier_data.OWN)
+    if before[earlier_data.OWN] != digest:
       raise errors.DataError(
         'the images changed since this run began',
         str(workdir),
@@ -77,12 +77,19 @@ def describe(
       if target.splits:
         path = workdir / f'splits-{target.name}.json'
         recorder.write_json(path, target.splits)
-    found = {
-      'data_digest': digest,
+    found: dict[str, Any] = {
+      earlier_data.OWN: digest,
       'clients': table,
       'uploads': executor.uploads.name,
       'images_on_devices': executor.resident,
     }
+    # Whose files may be gone when the run is resumed.
+    if before is None or earlier_data.EARLIER in before:
+      found[earlier_data.EARLIER] = (
+        earlier_data.digests(config)
+        if before is None
+        else before[earlier_data.EARLIER]
+      )
     recorder.write_sealed(described, recorder.environment() | found)
   if executor.uploads.gathered:
     record.say(executor.uploads.describe())

@@ -145,6 +145,11 @@ def test_the_next_command_trains_from_the_weights(tiny_run, tmp_path):
   program, door, recipe, *flags = shlex.split(command)
   assert (program, door, recipe) == ('fedreid', 'train', 'fedpav')
   assert '--config.data.world_seed=1' in flags
+  assert written.about['run']['earlier_digests'] == []
+  private = exchange.next_command(
+    written._replace(private=True), 'safetensors'
+  )
+  assert shlex.split(private)[2] == 'RECIPE'
 
 
 @pytest.mark.parametrize(
