@@ -8,9 +8,10 @@ of them, each of N clients in the round with probability q,
   w^{t+1} = w^t + (sum_{k in S} a_k D'_k + N(0, (z C)^2 I)) / (q A)
 
 with A = sum_{k=1}^N a_k and a_k = 1, or a_k = min(n_k / n_max, 1) if `n_max` is
-given. q A is the expected sum of the weights in a round. Every round has noise,
-also one without clients. A D_k that is not finite is sent as zero; the client
-keeps the state from before the round.
+given. q A is the expected sum of the weights in a round. A client sends
+w^t + D'_k, rounded towards w^t, so that its change is within C for weights of
+every size. Every round has noise, also one without clients. A D_k that is not
+finite is sent as zero; the client keeps the state from before the round.
 
 With `adaptive`, C follows the norms (Andrew et al., Differentially private
 learning with adaptive clipping, NeurIPS 2021): clients also send
@@ -354,7 +355,7 @@ def _bounded(
   # lost one would reveal who took part.
   lost = ~(upload.finite & privacy.usable(changes))
   changes, below = privacy.clipped(changes, bound)
-  sent = {n: start[n] + x for n, x in changes.items()}
+  sent = privacy.moved(start, changes)
   own = {NAME: below.astype(jnp.float32) - 0.5} if adaptive else {}
   return dataclasses.replace(
     upload,

@@ -125,6 +125,27 @@ def test_one_client_moves_the_sum_by_the_clip_at_most(value):
     assert moved[2] == pytest.approx(0.5, rel=1e-5)
 
 
+@pytest.mark.parametrize('adaptive', [False, True])
+@pytest.mark.parametrize('clip', [1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
+def test_what_is_sent_is_within_the_clip_for_large_weights(clip, adaptive):
+  """Each change is 0.51 of the distance between floats near its weight."""
+  made = bound(noise=0.0, clip=clip, adaptive=adaptive)
+  number = 100_000
+  each = clip / number**0.5
+  start = np.float32(each / 0.51 / 2.0**-23) * np.ones(number, np.float32)
+  signs = np.where(np.arange(number) % 3, 1, -1).astype(np.float32)
+  crafted = {KERNEL: start[None] * (1 + np.float32(1e-3) * signs)}
+  messages = {'dp_fedavg': jnp.float32(clip)} if adaptive else {}
+
+  @jax.jit
+  def sent_from(start):
+    return send(made, crafted, {KERNEL: start}, **messages).shared[KERNEL][0]
+
+  sent = np.asarray(sent_from(start), np.float64)
+  norm = np.linalg.norm(sent - start.astype(np.float64))
+  assert norm <= clip * (1 + 1e-5)
+
+
 def test_every_leaf_of_an_upload_is_bounded_public_or_refused():
   names = {field.name for field in dataclasses.fields(types.Upload)}
   public = {'index', 'num_examples', 'num_steps'}

@@ -267,6 +267,40 @@ def test_one_client_moves_the_sum_by_the_clip_and_the_rounding(bits, most):
   assert norms.max() > clip + most * (limit - clip) * (1 - 1e-3)
 
 
+@pytest.mark.parametrize('clip', [1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
+def test_the_sum_is_bounded_for_weights_whose_digits_are_coarse(clip):
+  """Each change is 0.51 of the distance between floats near its weight."""
+  bounded = dp_fedavg.make(dp_fedavg.Options(clip=clip)).transport
+  summed = secure(bits=32).summation
+  assert bounded and bounded.up and summed
+  number = 100_000
+  each = clip / number**0.5
+  start = np.full(number, each / 0.51 / 2.0**-23, np.float32)
+  signs = np.where(np.arange(number) % 3, 1, -1).astype(np.float32)
+  sent = handmade.uploads({KERNEL: start[None] * (1 + 1e-3 * signs)})
+  limit = clip + number**0.5 * summed.rounding(summed.limit(KERNEL))
+
+  @jax.jit
+  def moved(start, upload):
+    broadcast = handmade.context(
+      types.Broadcast, shared={KERNEL: start}, messages={}
+    )
+    _, one = bounded.up((), upload, broadcast, jax.random.key(0))
+    four = jnp.zeros((4, number)).at[2].set(one.shared[KERNEL] - start)
+    ctx = handmade.context(
+      ServerCtx,
+      index=jnp.arange(4),
+      valid=jnp.ones(4, bool),
+      key=jax.random.key(0),
+    )
+    term = Weighted(jnp.ones(4), four, summed.limit(KERNEL))
+    return summed.add({KERNEL: term}, ctx)[1][KERNEL]
+
+  found = moved(jnp.asarray(start), jax.tree.map(lambda x: x[0], sent))
+  norm = np.linalg.norm(np.asarray(found, np.float64))
+  assert norm <= limit * (1 + dp_fedavg.SLACK)
+
+
 def test_noise_and_guarantee_are_those_of_clip_and_rounding():
   people = EVERYONE._replace(rounding=0.2, fraction=0.5, poisson=True, rounds=7)
   options = dp_fedavg.Options(noise=2.0, clip=0.3, min_clients=1)

@@ -36,6 +36,27 @@ def clipped(changes: Flat, bound: Array) -> tuple[Flat, Array]:
   return {n: factor * x for n, x in changes.items()}, norm <= bound
 
 
+def moved(start: Flat, changes: Flat) -> Flat:
+  """Adds changes to values, none of which moves by more than its change.
+
+  The rounding of a sum in float32 would add up to half a digit of the value to
+  each change: a clipped update of a million weights could exceed a small clip
+  by far. Such sums are rounded towards the start.
+  """
+  # Without the barrier XLA may replace `(start + x) - start` by x.
+  sums = jax.lax.optimization_barrier(
+    {n: start[n] + x for n, x in changes.items()}
+  )
+  return {
+    n: jnp.where(
+      jnp.abs(x - start[n]) > jnp.abs(changes[n]),
+      jnp.nextafter(x, start[n]),
+      x,
+    )
+    for n, x in sums.items()
+  }
+
+
 def gaussian(
   key: Array, leaves: Flat, scale: Number, batch_stats: bool = False
 ) -> Flat:

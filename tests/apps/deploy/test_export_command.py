@@ -146,9 +146,7 @@ def test_the_next_command_trains_from_the_weights(tiny_run, tmp_path):
   assert (program, door, recipe) == ('fedreid', 'train', 'fedpav')
   assert '--config.data.world_seed=1' in flags
   assert written.about['run']['earlier_digests'] == []
-  private = exchange.next_command(
-    written._replace(private=True), 'safetensors'
-  )
+  private = exchange.next_command(written._replace(private=True), 'safetensors')
   assert shlex.split(private)[2] == 'RECIPE'
 
 
