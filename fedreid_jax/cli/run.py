@@ -22,6 +22,7 @@ from absl import flags, logging
 
 from fedreid_jax import errors
 from fedreid_jax.config import load, parsing, recipes, schema
+from fedreid_jax.core import plugins
 
 FLAGS = flags.FLAGS
 PREFIX = 'config.'  # begins the name of every flag of a field
@@ -33,6 +34,11 @@ _CONFIG = flags.DEFINE_string(
 )
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Work directory (default: a folder under runs/).'
+)
+_PLUGIN = flags.DEFINE_multi_string(
+  'plugin',
+  [],
+  'Module of a plug-in that a saved run may name although it is not installed.',
 )
 _DEBUG = flags.DEFINE_bool('debug', False, 'Show tracebacks.')
 _DISTRIBUTED = flags.DEFINE_string(
@@ -106,6 +112,8 @@ def guarded(
       raise errors.ConfigError(
         f'stray argument {argv[1]!r}', 'command line', 'start flags with --'
       )
+    for name in _PLUGIN.value:
+      plugins.allow(name)
     if _given and (root := _given[0].data.get('root')):
       from fedreid_jax.data import files
 

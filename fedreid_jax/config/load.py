@@ -83,7 +83,8 @@ def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
 
   Raises:
     IntegrityError: the directory is no work directory, or the file is damaged.
-    ConfigError: if a changed field does not exist, or a value is not valid.
+    ConfigError: if a changed field does not exist, a value is not valid, or a
+      plug-in is neither installed nor imported.
   """
   path = workdir / 'config.json'
   try:
@@ -96,7 +97,17 @@ def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
     raise errors.IntegrityError(
       'no configuration', str(path), 'give the --workdir of a run'
     )
+  check_plug_ins(saved, path)
   return _validated(from_json(saved, changes, str(path)))
+
+
+def check_plug_ins(saved: Mapping[str, Any], path: Path) -> None:
+  """Refuses a saved configuration whose plug-ins nobody else has named.
+
+  Raises:
+    ConfigError: as `plugins.check_saved`.
+  """
+  schema.check_plug_ins(parsing.flatten(dict(saved)), str(path))
 
 
 def _validated(config: Any) -> Any:

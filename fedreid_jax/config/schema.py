@@ -7,7 +7,7 @@ those of a component are declared in the `Options` next to its `make`.
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -162,6 +162,20 @@ def plug_ins(config: Any) -> tuple[Named, ...]:
       if isinstance(name, str) and name and name not in own
     ]
   return tuple(found)
+
+
+def check_plug_ins(flat: Mapping[str, Any], where: str) -> None:
+  """Refuses plug-ins in the fields of a file that are known only from there.
+
+  Raises:
+    ConfigError: as `plugins.check_saved`.
+  """
+  for plugin in KINDS:
+    value = flat.get(plugin.field)
+    names = value if isinstance(value, (list, tuple)) else [value]
+    for name in names:
+      if isinstance(name, str) and name and name not in _choices(plugin):
+        plugins.check_saved(name, plugin, where)
 
 
 def default() -> Any:

@@ -11,6 +11,8 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
+import site
+import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +43,10 @@ SOURCE = Plugin('fedreid_jax.sources', 'data.source', 'data source', 'load')
 EVALUATOR = Plugin(
   'fedreid_jax.evaluators', 'evaluation.extra', 'evaluator', 'evaluate'
 )
+
+
+# Names of plug-ins that the user lets saved runs name.
+_allowed: set[str] = set()
 
 
 def available(package: ModuleType) -> list[str]:
@@ -78,6 +84,48 @@ def module_of(name: str, plugin: Plugin, built_in: Collection[str]) -> str:
       "a module outside the package as 'mypkg.my_module'",
     ),
   )
+
+
+def allow(name: str) -> None:
+  """Lets saved runs name a plug-in, for the rest of the process."""
+  _allowed.add(name)
+
+
+def check_saved(name: str, plugin: Plugin, where: str) -> None:
+  """Refuses a plug-in of a file unless it is known apart from the file.
+
+  Its module is code, and a file of somebody else may name any module that can
+  be found, such as one in the same folder. Known are installed entry points,
+  modules that this process has imported, and names that the user has given.
+
+  Raises:
+    ConfigError: for a plug-in that is none of these.
+  """
+  installed = _installed(plugin)
+  module = entry_points(plugin).get(name, name)
+  if module in {*installed.values(), *sys.modules} or name in _allowed:
+    return
+  raise errors.ConfigError(
+    f'{plugin.field} names the module {module!r}, which is not installed as a '
+    'plug-in, and importing it runs its code',
+    where,
+    f'if you trust it, give --plugin={name}, or import it first in Python',
+  )
+
+
+@functools.cache
+def _installed(plugin: Plugin) -> dict[str, str]:
+  """The entry points of distributions in the folders of installed packages.
+
+  Other folders on the path may belong to anybody, such as the current one.
+  """
+  folders = {*site.getsitepackages(), site.getusersitepackages()}
+  places = {Path(folder).resolve() for folder in folders}
+  return {
+    one.name: one.module
+    for one in importlib.metadata.entry_points(group=plugin.group)
+    if one.dist and Path(str(one.dist.locate_file(''))).resolve() in places
+  }
 
 
 def full_name(name: str, plugin: Plugin, package: ModuleType) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 import fedreid_jax as fr
 from fedreid_jax.config import load, parsing
+from fedreid_jax.training.files import run_files
 
 
 def test_fields_and_sections():
@@ -65,6 +66,17 @@ def test_a_saved_configuration(tmp_path):
   saved = load.load_saved(tmp_path)
   assert parsing.flatten(saved) == parsing.flatten(config)
   assert load.load_saved(tmp_path, ['rounds=9']).rounds == 9
+  for field, name in (
+    ('components', ['fedpav', 'beside.rule']),
+    ('model.name', 'beside.rule'),
+    ('model', {**saved.model, 'name': 'beside.rule'}),
+    ('data', {**saved.data, 'source': 'beside.rule'}),
+  ):
+    path.write_text(json.dumps(load.to_json(config) | {field: name}))
+    with pytest.raises(fr.errors.ConfigError, match='beside.rule.*runs its'):
+      load.load_saved(tmp_path)
+    with pytest.raises(fr.errors.ConfigError, match='beside.rule.*runs its'):
+      run_files.checkpoints_of(tmp_path)
   path.write_text(json.dumps([]))
   with pytest.raises(fr.errors.IntegrityError, match='no configuration'):
     load.load_saved(tmp_path)

@@ -14,9 +14,12 @@ def installed(monkeypatch):
     'tilted', 'mypkg.rules.tilt', plugins.COMPONENT.group
   )
   monkeypatch.setattr(importlib.metadata, 'entry_points', lambda group: [point])
-  plugins.entry_points.cache_clear()
+  cached = plugins.entry_points, plugins._installed
+  for one in cached:
+    one.cache_clear()
   yield
-  plugins.entry_points.cache_clear()
+  for one in cached:
+    one.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,45 @@ def installed(monkeypatch):
 def test_modules_and_groups(installed, component, module, group):
   assert plugins.full_name(component, plugins.COMPONENT, algorithms) == module
   assert plugins.group_of(component) == group
+
+
+def test_modules_that_only_a_file_names_are_refused(installed):
+  for name in ('evil', 'json.evil', 'tilted', 'mypkg.rules.tilt'):
+    with pytest.raises(errors.ConfigError, match='runs its code') as info:
+      plugins.check_saved(name, plugins.COMPONENT, 'w/config.json')
+    assert info.value.where == 'w/config.json'
+  plugins.check_saved('json.decoder', plugins.COMPONENT, '')  # imported
+
+
+def test_names_that_the_user_gives_are_allowed(installed, monkeypatch):
+  monkeypatch.setattr(plugins, '_allowed', set())
+  plugins.allow('evil.rule')
+  plugins.check_saved('evil.rule', plugins.NETWORK, '')
+
+
+def test_entry_points_are_installed_only_in_folders_of_packages(
+  tmp_path, monkeypatch
+):
+  for folder in ('here', 'packages'):
+    about = tmp_path / folder / f'{folder}-1.dist-info'
+    about.mkdir(parents=True)
+    (about / 'METADATA').write_text(f'Name: {folder}\nVersion: 1\n')
+    group = plugins.COMPONENT.group
+    text = f'[{group}]\nof_{folder} = {folder}_pkg.rule\n'
+    (about / 'entry_points.txt').write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / folder)
+  packages = str(tmp_path / 'packages')
+  monkeypatch.setattr(plugins.site, 'getsitepackages', lambda: [packages])
+  for cached in (plugins.entry_points, plugins._installed):
+    cached.cache_clear()
+  try:
+    plugins.check_saved('of_packages', plugins.COMPONENT, '')
+    plugins.check_saved('packages_pkg.rule', plugins.COMPONENT, '')
+    with pytest.raises(errors.ConfigError, match='here_pkg'):
+      plugins.check_saved('of_here', plugins.COMPONENT, '')
+  finally:
+    for cached in (plugins.entry_points, plugins._installed):
+      cached.cache_clear()
 
 
 @pytest.mark.parametrize('component', ['', 'a b', 'a..b', '../x'])

@@ -293,6 +293,12 @@ def digests(resolved: Mapping[str, Any]) -> tuple[str, ...]:
   return tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)
 
 
+def _digests_in(path: Path) -> tuple[str, ...]:
+  with _readable(path) as saved:
+    load.check_plug_ins(saved, path)
+    return digests(saved)
+
+
 def checkpoints_of(workdir: Path) -> checkpoint.Checkpoints:
   """Returns the checkpoints of a run.
 
@@ -300,8 +306,7 @@ def checkpoints_of(workdir: Path) -> checkpoint.Checkpoints:
   """
   path, config = workdir / CONFIG, ()
   if path.exists():
-    with _readable(path) as resolved:
-      config = digests(resolved)
+    config = _digests_in(path)
   return checkpoint.Checkpoints(workdir, config)
 
 
@@ -375,9 +380,7 @@ def results(folder: Path, *wanted: str) -> dict[str, Any]:
   for name, digest in found.get(sealed.FILES, {}).items():
     sealed.whole(folder / name, digest)
   if CONFIG_DIGEST in found:
-    with _readable(folder / CONFIG) as saved:
-      same = found[CONFIG_DIGEST] in digests(saved)
-    if not same:
+    if found[CONFIG_DIGEST] not in _digests_in(folder / CONFIG):
       raise errors.IntegrityError(
         'was changed after the run began: its digest differs',
         str(folder / CONFIG),
