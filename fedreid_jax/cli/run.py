@@ -275,6 +275,7 @@ def parse(default: str | None, argv: list[str]) -> list[str]:
         'give --config',
       )
     if spec:
+      parsing.check_once(pairs, 'command line')
       # Locked: a mistyped assignment in a command must not add a field.
       _given[:] = [parsing.change(config, pairs).lock()]
 

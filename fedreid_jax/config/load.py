@@ -202,6 +202,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
     # Nothing was refused then: what the run did to colours was allowed.
     parsing.note_written(config, 'data.channels')
     parsing.note_written(config, 'data.invert')
+  parsing.check_once(changes, '--set')
   return parsing.change(config, changes, '--set')
 
 

@@ -192,6 +192,20 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
   return schema.complete(config)
 
 
+def check_once(pairs: Sequence[str], where: str) -> None:
+  """Refuses a field that one list of FIELD=VALUE pairs sets twice.
+
+  Raises:
+    ConfigError: naming the field.
+  """
+  keys = [pair.partition('=')[0].strip() for pair in pairs if '=' in pair]
+  for key in keys:
+    if keys.count(key) > 1:
+      raise errors.ConfigError(
+        f'the field {key!r} has two values', where, 'give one value'
+      )
+
+
 def note_written(config: Any, name: str) -> None:
   """Allows the conversion of colour images if a user has set its field.
 

@@ -14,6 +14,8 @@ from ml_collections import ConfigDict
 from fedreid_jax import errors
 from fedreid_jax.config import parsing, renamed, schema
 
+SHOWN = 200  # letters of a name that does not exist
+
 
 def folder() -> Path:
   """Returns the folder of the recipes in the package or in its checkout."""
@@ -29,7 +31,10 @@ def find(file: str) -> Path | None:
   places = [path] if path.suffix == '.py' else []
   if named:
     places.append(folder() / f'{path.stem}.py')
-  return next((place for place in places if place.is_file()), None)
+  try:
+    return next((place for place in places if place.is_file()), None)
+  except (OSError, ValueError):  # a name that no file system has
+    return None
 
 
 @functools.cache
@@ -53,7 +58,8 @@ def names() -> list[str]:
 def missing(file: str) -> errors.ConfigError:
   """Returns the error for a recipe that does not exist."""
   near = errors.one_of(Path(file).stem, names())
-  return errors.ConfigError(f'no file {file}', '--config', near)
+  name = file if len(file) <= SHOWN else f'{file[:SHOWN]}...'
+  return errors.ConfigError(f'no file {name}', '--config', near)
 
 
 def about(file: str) -> str:
@@ -112,7 +118,10 @@ def recipe(spec: str, arg: str = '') -> Any:
   file, _, own = spec.partition(':')
   if find(file) is None:
     raise missing(file)
-  args = filter(None, (arg, own))
+  args = [*filter(None, (arg, own))]
+  # The fields of `spec` may override those of `arg`.
+  for text in args:
+    parsing.check_once(parsing.split(text, ','), '--config')
   config = call(file, 'get_config', *filter(None, [','.join(args)]))
   if not isinstance(config, ConfigDict):
     raise errors.ConfigError(

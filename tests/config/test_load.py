@@ -51,6 +51,9 @@ def test_a_recipe_by_name_by_path_and_of_a_user(tmp_path):
     ('dfh', None, {'rounds': 0}, 'rounds.*between'),
     ('dfh', {'optim.lr': float('nan')}, {}, 'optim.lr'),
     ('dfh', {'rounds': 2}, {'rounds': 2}, 'two values'),
+    ('dfh:smoke,rounds=1,rounds=2', None, {}, "'rounds' has two values"),
+    ('x' * 5000, None, {}, 'no file x{200}\\.\\.\\.'),
+    ('a\0b', None, {}, 'no file'),
     ('dfh', None, {'fraction': 2.0}, 'fraction'),
   ],
 )

@@ -20,15 +20,17 @@ import safetensors
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
-from fedreid_jax.core import plugins
+from fedreid_jax.core import archives, plugins
 from fedreid_jax.models import weights
 from fedreid_jax.models.weights import pytorch, sources
 from fedreid_jax.training.files import atomic
 
 # Keys of the weights among other things that training programs save.
 NESTED = ('state_dict', 'model_state_dict', 'model', 'net', 'params')
+# The first version of PyTorch whose `weights_only` runs no code of a file.
+TRUSTED = 2, 6
 _INSTALL = (
-  'pip install torch, or save the tensors where it is installed with '
+  "pip install 'torch>=2.6', or save the tensors where it is installed with "
   "numpy.savez('FILE.npz', **arrays)"
 )
 _PIXELS = ('pixel_mean', 'pixel_std')  # of fast-reid, 0 to 255
@@ -185,11 +187,10 @@ def _read(path: Path) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
   """Tensors by name, the entry that contained them, and the card if any."""
   try:
     if path.suffix == '.npz':
-      with np.load(path, allow_pickle=False) as file:
-        return dict(file), '', {}
+      return archives.read_npz(path), '', {}
     if path.suffix == weights.SUFFIX:
       return safetensors_numpy.load_file(path), '', weights.card(path)
-    torch = plugins.load_extra('torch', 'import-weights', _INSTALL)
+    torch = _torch()
     _refuse_programs(path)
     # weights_only allows tensors and plain values and runs no code of the file.
     found = torch.load(path, map_location='cpu', weights_only=True)
@@ -214,10 +215,24 @@ def _read(path: Path) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
     ) from error
 
 
+def _torch() -> Any:
+  """PyTorch, of a version whose `weights_only` runs no code of a file."""
+  torch = plugins.load_extra('torch', 'import-weights', _INSTALL)
+  if tuple(map(int, torch.__version__.split('.')[:2])) < TRUSTED:
+    raise errors.ConfigError(
+      f'PyTorch {torch.__version__} can run code of a file that it reads '
+      '(CVE-2025-32434)',
+      'import-weights',
+      _INSTALL,
+    )
+  return torch
+
+
 def _refuse_programs(path: Path):
   """Refuses TorchScript, the format of OpenAI's files of CLIP."""
   if not zipfile.is_zipfile(path):
     return
+  archives.check_zip(path)
   with zipfile.ZipFile(path) as file:
     names = file.namelist()
   if any(name.endswith('/constants.pkl') for name in names):
@@ -237,6 +252,9 @@ def _tensors(found: Any, path: Path, torch: Any) -> tuple[dict[str, Any], str]:
     if isinstance(one, Mapping):
       tensors = {n: x for n, x in one.items() if isinstance(x, torch.Tensor)}
       if tensors:
+        # A tensor may repeat few stored values in a large shape.
+        sizes = (x.numel() * x.element_size() for x in tensors.values())
+        archives.check(path, sum(sizes))
         return tensors, key
   raise errors.IntegrityError(
     'has no tensors by name', str(path), f'looked for {", ".join(NESTED)}'

@@ -31,10 +31,8 @@ import numpy as np
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -60,8 +58,9 @@ CONNECTIONS = 32  # more are refused: each may hold an upload in memory
 INCOMPLETE = CONNECTIONS // 2
 SECONDS = 5.0  # in which a request from this computer arrives
 # The name of the host shows whether a page of another site has given its name
-# the address of this computer (DNS rebinding).
-HOSTS = ('127.0.0.1', 'localhost')
+# the address of this computer (DNS rebinding). The whole header counts: what
+# follows the first colon may be anything in a forged one.
+HOSTS = re.compile(r'(127\.0\.0\.1|localhost)(:[0-9]{1,5})?', re.IGNORECASE)
 POLICY = (
   "default-src 'none'; script-src 'self'; style-src 'self'; "
   "img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
@@ -289,11 +288,6 @@ def make_app(
       Route('/gallery/{row}', picture),
       Route('/gallery/{row}/large', picture),
     ],
-    middleware=[
-      Middleware(
-        TrustedHostMiddleware, allowed_hosts=list(HOSTS), www_redirect=False
-      )
-    ],
     exception_handlers={Exception: unexpected},
   )
   # Outside of Starlette, whose error responses must have the headers, too.
@@ -333,7 +327,7 @@ def _file(name: str) -> str:
 
 
 class _WithHeaders:
-  """Adds `HEADERS` to all responses, also to those of errors."""
+  """Adds `HEADERS` to all responses, and refuses other names of the host."""
 
   def __init__(self, app: ASGIApp):
     self._app = app
@@ -344,7 +338,12 @@ class _WithHeaders:
         MutableHeaders(scope=message).update(HEADERS)
       await send(message)
 
-    await self._app(scope, receive, add)
+    app = self._app
+    if scope['type'] == 'http':
+      hosts = Headers(scope=scope).getlist('host')
+      if len(hosts) != 1 or not HOSTS.fullmatch(hosts[0]):
+        app = PlainTextResponse('Another name of this computer.', 400)
+    await app(scope, receive, add)
 
 
 def _check_origin(request: Request) -> None:

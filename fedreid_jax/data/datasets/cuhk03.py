@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from fedreid_jax import errors
-from fedreid_jax.core import plugins
+from fedreid_jax.core import archives, plugins
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.photos import Photos
 from fedreid_jax.data.datasets.records import (
@@ -76,6 +76,22 @@ def open_container(root: Path) -> tuple[str, Any]:
     ) from error
 
 
+def _array(mat: Any, place: Any) -> np.ndarray:
+  """The array at a name or a reference of the container.
+
+  Raises:
+    DataError: when it unpacks to more than an image or a table may.
+  """
+  found = mat[place]
+  try:
+    archives.check(Path(mat.filename), found.nbytes)
+  except ValueError as error:
+    raise errors.DataError(
+      f'{found.name}: {error}', mat.filename, 'unpack the archive again'
+    ) from error
+  return found[()]
+
+
 def extract(root: Path) -> Extract:
   """Returns a reader of images; `part` is (boxes, pair, person, image)."""
   mat = open_container(root)[1]
@@ -84,8 +100,8 @@ def extract(root: Path) -> Extract:
   def one(record: Record) -> UInt8[np.ndarray, 'H W 3']:
     boxes, pair, person, image = record.part
     with lock:
-      table = mat[mat[BOXES[boxes]][()].ravel()[pair - 1]]
-      pixels = mat[table[image - 1, person - 1]][()]
+      table = mat[_array(mat, BOXES[boxes]).ravel()[pair - 1]]
+      pixels = _array(mat, table[image - 1, person - 1])
     return np.ascontiguousarray(pixels.T)  # MATLAB stores columns first
 
   return one
@@ -100,11 +116,11 @@ def read_classic(
     return records if query == 'all' else _last_asks(records)
   name, mat = open_container(root)
   with mat:
-    listed = mat[mat['testsets'][()].ravel()[trial]][()].T
+    listed = _array(mat, _array(mat, 'testsets').ravel()[trial]).T
     test = {tuple(row) for row in listed.astype(int).tolist()}
     records = []
-    for pair, table in enumerate(mat[boxes][()].ravel(), 1):
-      for person, row in enumerate(mat[table][()].T, 1):
+    for pair, table in enumerate(_array(mat, boxes).ravel(), 1):
+      for person, row in enumerate(_array(mat, table).T, 1):
         split = 'query+gallery' if (pair, person) in test else 'train'
         # MATLAB stores an empty cell as an array of its two dimensions.
         images = [k for k, ref in enumerate(row, 1) if mat[ref].ndim == 3]

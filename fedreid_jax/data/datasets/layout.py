@@ -1,11 +1,13 @@
 """What readers have in common: folders, names, list files, `.mat` files."""
 
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
+from fedreid_jax.core import archives
 from fedreid_jax.data import files
 from fedreid_jax.data.datasets.records import Record
 
@@ -141,13 +143,17 @@ def matlab(
   if not path.is_file():
     raise errors.DataError(f'no file {name}', str(root), HELP)
   try:
+    archives.check_matlab(path)
     content = io.loadmat(
       path, variable_names=[variable], simplify_cells=simplify_cells
     )
     return content[variable]
   except KeyError:
     raise errors.DataError(f'no variable {variable}', str(path), HELP) from None
-  except (ValueError, TypeError, NotImplementedError, OSError) as error:
+  except (
+    *(ValueError, TypeError, NotImplementedError, OSError),
+    zlib.error,
+  ) as error:
     raise errors.DataError(
       f'cannot be read: {error}', str(path), 'unpack the archive again'
     ) from error

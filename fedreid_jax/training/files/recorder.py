@@ -30,6 +30,7 @@ from rich import console, progress
 
 from fedreid_jax import errors
 from fedreid_jax.config.configuration import ClientMetrics
+from fedreid_jax.core import archives
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import callbacks
 from fedreid_jax.training.files import atomic, sealed
@@ -393,9 +394,8 @@ def read_arrays(
   if digest is not None:
     sealed.whole(path, digest)
   try:
-    # NumPy does not close a damaged file that it has opened itself.
-    with path.open('rb') as file, np.load(file, allow_pickle=False) as saved:
-      return {name: saved[name] for name in (*wanted, *saved.files)}
+    saved = archives.read_npz(path)
+    return {name: saved[name] for name in (*wanted, *saved)}
   except DAMAGED as error:
     raise errors.IntegrityError(
       f'cannot be read: {error}', str(path), 'restore it from a copy'

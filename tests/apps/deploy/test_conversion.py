@@ -1,6 +1,7 @@
 """`convert`: files of other programs as weights for `model.pretrained`."""
 
 import sys
+import types
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ FIELDS = {'name': 'resnet18', 'width': 1 / 32}
 
 def test_without_pytorch_the_line_says_what_to_install(monkeypatch, tmp_path):
   monkeypatch.setitem(sys.modules, 'torch', None)
-  with pytest.raises(errors.ConfigError, match='pip install torch'):
+  with pytest.raises(errors.ConfigError, match="pip install 'torch>=2.6'"):
     conversion.convert(tmp_path / 'a.pth', tmp_path / 'a.safetensors')
   assert not [*tmp_path.iterdir()]
 
@@ -30,6 +31,27 @@ def test_without_pytorch_the_line_says_what_to_install(monkeypatch, tmp_path):
 def test_the_new_file_has_its_own_suffix(tmp_path):
   with pytest.raises(errors.ConfigError, match='no .safetensors file'):
     conversion.convert(tmp_path / 'a.pth', tmp_path / 'b.pth')
+
+
+def test_an_old_pytorch_is_not_trusted(monkeypatch, tmp_path):
+  old = types.SimpleNamespace(__version__='2.5.1+cpu')
+  monkeypatch.setitem(sys.modules, 'torch', old)
+  with pytest.raises(errors.ConfigError, match='2.5.1.*torch>=2.6'):
+    conversion.convert(tmp_path / 'a.pth', tmp_path / 'a.safetensors')
+
+
+def test_a_tensor_that_repeats_its_values_is_no_bomb(tmp_path):
+  class Tensor:
+    """The size of a tensor that `expand` made of one value."""
+
+    numel = staticmethod(lambda: 10**12)
+    element_size = staticmethod(lambda: 4)
+
+  path = tmp_path / 'a.pth'
+  path.write_bytes(b'x' * 100)
+  torch = types.SimpleNamespace(Tensor=Tensor)
+  with pytest.raises(ValueError, match='unpacks to more'):
+    conversion._tensors({'model': {'a': Tensor()}}, path, torch)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from fedreid_jax.apps.papers.tables import omniglot
 from fedreid_jax.apps.papers.tables.declare import Claim
 from fedreid_jax.apps.papers.tables.index import CLAIMS
 from fedreid_jax.cli import run
+from fedreid_jax.config import parsing
 
 
 class _Names(flags.Flag):
@@ -65,6 +66,7 @@ def main(argv: list[str]) -> None:
 
   def body():
     chosen = _chosen()
+    parsing.check_once(_SET.value, '--set')
     if _LIST.value:
       _print_list(chosen)
       return

@@ -31,7 +31,7 @@ from fedreid_jax.apps.papers import grid
 from fedreid_jax.apps.papers.tables import declare
 from fedreid_jax.apps.papers.tables.index import TABLES
 from fedreid_jax.cli import run
-from fedreid_jax.config import renamed
+from fedreid_jax.config import parsing, renamed
 
 _TABLE = flags.DEFINE_string('table', None, 'Name; --list prints all names.')
 _LIST = flags.DEFINE_bool('list', False, 'Print tables, rows and commands.')
@@ -70,6 +70,7 @@ def main(argv: list[str]) -> None:
         f'renamed to {new}' if new else 'see --list',
       )
     table = TABLES[_TABLE.value]
+    parsing.check_once(_SET.value, '--set')
     folder = Path('runs', 'tables').absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
