@@ -57,6 +57,11 @@ def load_components(c: Any) -> tuple[Component, ...]:
   return compose.load(c.components, own, algorithms)
 
 
+def is_private(c: Any) -> bool:
+  """Whether a component of a configuration's method claims a guarantee."""
+  return any(component.claim for component in load_components(c))
+
+
 def arguments(c: Any, name: str) -> dict[str, Any]:
   """Returns the hyper-parameters of a component or a plug-in by its name."""
   return dict(c.get(plugins.group_of(name), {}))

@@ -136,7 +136,7 @@ def _train(
     if jax.process_index() == 0:
       held = stack.enter_context(run_files.Lock(workdir))
       if not restart:
-        run_files.check(workdir, resolved)
+        run_files.check(workdir, resolved, validation.is_private(config))
     record = stack.enter_context(
       recorder.Recorder(workdir, config.rounds, verbose)
     )

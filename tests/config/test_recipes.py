@@ -6,7 +6,7 @@ import json
 import jax
 import pytest
 
-from fedreid_jax.config import recipes, validation
+from fedreid_jax.config import parsing, recipes, validation
 from fedreid_jax.method import accounting
 from fedreid_jax.training import build, loop
 
@@ -117,7 +117,9 @@ def test_only_these_recipes_claim_a_guarantee(recipe):
 @pytest.mark.parametrize('recipe', RECIPES)
 @pytest.mark.usefixtures('shallow')
 def test_end_to_end_at_twice_the_rate(recipe, tmp_path, capsys):
-  config = config_of(recipe, f'{SMALL},{OWN.get(recipe, TINY)}')
+  config = recipes.recipe(str(CONFIGS / f'{recipe}.py'), SMALL)
+  own = parsing.split(OWN.get(recipe, TINY), ',')
+  config = validation.validate(parsing.change(config, own))
   config.optim.lr *= 2
   results = loop.train(validation.validate(config), tmp_path, verbose=True)
   jax.clear_caches()  # else every recipe's programs stay in memory

@@ -229,15 +229,30 @@ def test_statistics_whose_persons_are_not_protected(fields, message, tmp_path):
 
 def test_a_run_whose_epsilon_chose_the_noise_does_not_go_on(tmp_path):
   """Its noise was that of fewer rounds."""
-  config = recipes.recipe('configs/dp_fedavg.py', f'{PRIVATE},rounds=2')
-  config.optim.schedule = 'constant'
-  later = recipes.recipe('configs/dp_fedavg.py', f'{PRIVATE},rounds=3')
-  later.optim.schedule = 'constant'
+  config, later = (
+    recipes.recipe('configs/dp_fedavg.py', PRIVATE) for _ in range(2)
+  )
+  for one, rounds in ((config, 2), (later, 3)):
+    one.rounds, one.optim.schedule = rounds, 'constant'
   for name, body in (('config.json', load.to_json(config)),
                      ('run.json', {})):  # fmt: skip
     (tmp_path / name).write_text(json.dumps(body))
   run_files.check(tmp_path, load.to_json(later))
   config.dp_fedavg.epsilon = later.dp_fedavg.epsilon = 8.0
   (tmp_path / 'config.json').write_text(json.dumps(load.to_json(config)))
-  with pytest.raises(errors.ConfigError, match='epsilon chose the noise'):
-    run_files.check(tmp_path, load.to_json(later))
+  for one in (config, later):
+    one.optim.schedule, one.optim.milestones = 'step', (0.5,)
+  (tmp_path / 'config.json').write_text(json.dumps(load.to_json(config)))
+  with pytest.raises(errors.ConfigError, match='epsilon chose the noi') as info:
+    run_files.check(tmp_path, load.to_json(later), private=True)
+  # Neither a schedule nor a start from trained models would be accepted.
+  assert info.value.fix == (
+    'choose another --workdir, which trains all rounds anew'
+  )
+  config.dp_fedavg.epsilon = later.dp_fedavg.epsilon = 0.0
+  (tmp_path / 'config.json').write_text(json.dumps(load.to_json(config)))
+  with pytest.raises(errors.ConfigError, match='fractions') as info:
+    run_files.check(tmp_path, load.to_json(later), private=True)
+  assert 'add optim.schedule_rounds=2' in info.value.fix
+  assert 'start_from' not in info.value.fix
+  assert validation.is_private(config)

@@ -225,8 +225,7 @@ def export(
     difference = _check(found, content, chosen.reader, kind)
   atomic.write_bytes(out, content)
   size, number = len(content), len(found.variables)
-  components = validation.load_components(found.config)
-  private = any(component.claim for component in components)
+  private = validation.is_private(found.config)
   return Written(out, size, described, difference, number, names, private)
 
 

@@ -136,8 +136,12 @@ def _remove_empty(made: list[Path], before: os.stat_result) -> None:
         folder.rmdir()
 
 
-def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
+def check(
+  workdir: Path, resolved: Mapping[str, Any], private: bool = False
+) -> None:
   """Refuses a work directory of another configuration or with missing files.
+
+  `private` is whether the method has a guarantee of privacy.
 
   Raises:
     ConfigError: naming the fields in which the configurations differ.
@@ -160,7 +164,7 @@ def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
       AGAIN,
     )
   if (workdir / CONFIG).exists():
-    _check_same(workdir / CONFIG, resolved)
+    _check_same(workdir / CONFIG, resolved, private)
 
 
 def _rounds(workdir: Path) -> int:
@@ -175,9 +179,9 @@ def _rounds(workdir: Path) -> int:
   return max(rounds, default=0)
 
 
-def _check_same(path: Path, resolved: Mapping[str, Any]) -> None:
+def _check_same(path: Path, resolved: Mapping[str, Any], private: bool) -> None:
   with _readable(path) as saved:
-    _check_longer(saved, resolved)
+    _check_longer(saved, resolved, private)
     found: Any = traverse_util.flatten_dict(_settled(saved), sep='.')
   before: dict[str, Any] = dict(found)
   now: Any = traverse_util.flatten_dict(_settled(resolved), sep='.')
@@ -217,14 +221,20 @@ def _readable(path: Path) -> Iterator[dict[str, Any]]:
     ) from error
 
 
-def _check_longer(saved: Mapping[str, Any], resolved: Mapping[str, Any]):
+def _check_longer(
+  saved: Mapping[str, Any], resolved: Mapping[str, Any], private: bool
+) -> None:
   """Refuses more rounds than before if the rounds so far depended on them."""
   before, now = saved.get('rounds'), resolved['rounds']
-  reason = _bound_by_noise(resolved) or _bound_by_schedule(resolved)
+  noise = _bound_by_noise(resolved)
+  reason = noise or _bound_by_schedule(resolved)
   if not _goes_on(before, now) or not reason:
     return
   remedy = 'choose another --workdir, with start_from to begin with its models'
-  if resolved['optim'].get('schedule') == 'step':
+  if private:  # which may not start from trained models
+    remedy = 'choose another --workdir, which trains all rounds anew'
+  # Another schedule does not change the noise.
+  if resolved['optim'].get('schedule') == 'step' and not noise:
     remedy = (
       f'add optim.schedule_rounds={before}, with which the rounds so far keep '
       f'their rates{_rate_after(resolved, int(before or 0))}, or {remedy}'

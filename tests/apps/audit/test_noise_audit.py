@@ -10,10 +10,11 @@ from fedreid_jax.training import loaded_run, loop
 
 SMALL = (
   'smoke,data.height=16,data.width=8,model.features=(16,32),rounds=2,'
-  'data.identities=4,data.target_identities=4,local.batch=4'
+  'data.identities=4,data.target_identities=4'
 )
 CLIENTS = (
-  f'{SMALL},data.num_clients=6,dp_fedavg.min_clients=6,dp_fedavg.delta=1e-2,'
+  f'{SMALL},local.batch=4,data.num_clients=6,dp_fedavg.min_clients=6,'
+  'dp_fedavg.delta=1e-2,'
   'dp_fedavg.epsilon=0.0,dp_fedavg.noise=2.0'
 )
 PERSONS = (
