@@ -8,6 +8,7 @@ the tree that it expects, which it finds by tracing the method.
 
 import functools
 import json
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,7 @@ HELLO, PREPARE, TRAIN, FAILED = 'hello', 'prepare', 'train', 'failed'
 STRANGER = 'stranger'
 SCALARS = 'num_examples', 'num_steps', 'finite'  # of `types.Upload`
 LONGEST = 500  # letters of a text of another program that are printed
+FIELDS = 10**5  # most bytes of the fields of a reply
 INITIAL = -1  # number of a site's state before its first message
 
 # JSON of another form, and JSON that is nested too deeply for its parser, are
@@ -82,6 +84,15 @@ def unpack(data: bytes, where: str) -> Message:
       _FIX,
     )
   return found
+
+
+def largest(like: Tree) -> int:
+  """The bytes that no message with arrays like these exceeds."""
+  leaves = client_files.by_path(like)
+  arrays = sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves.values())
+  # Of each array the header has the name, the type, the shape and two offsets.
+  header = sum(6 * len(name) + 200 for name in leaves)
+  return arrays + header + FIELDS
 
 
 def printable(text: str) -> str:

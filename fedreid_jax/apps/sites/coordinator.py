@@ -236,7 +236,9 @@ class Coordinator(simulation.Executor):
       )
       for k in members
     }
-    replies = setting.members.ask(kind, asked, setting.round_s, self._read)
+    replies = setting.members.ask(
+      kind, asked, setting.round_s, self._read, codec.largest(self._like[kind])
+    )
     return {self._names.index(name): reply for name, reply in replies.items()}
 
   def _read(self, name: str, message: codec.Message) -> Any:

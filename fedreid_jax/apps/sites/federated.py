@@ -24,6 +24,7 @@ from fedreid_jax.training import build, engine, loop, source_stats
 from fedreid_jax.training.files import atomic, recorder
 
 FOLDER, FILE = 'flower', 'sites.json'  # in the work directory
+KEYS = 'site-keys.json'  # digests of the keys of the sites, by name
 SETTINGS = 'settings'  # key of the path in the run configuration of Flower
 
 # The folder has no code: both programs are modules of this package, which the
@@ -116,8 +117,14 @@ def train(
     # `check` refuses the methods whose random numbers follow from a secret.
     del root
     check(config)
-    members = Members(channel, terms.agreed(config), say)
+    # Kept for every later start of the run, also by another `flwr run`.
+    path = Path(workdir) / KEYS
+    known = {}
+    if path.exists() and not restart:
+      known = recorder.read_object(path)['keys']
+    members = Members(channel, terms.agreed(config), say, known)
     found = members.gather(wanted.sites, wanted.wait_s)
+    recorder.write_sealed(path, {'keys': members.owners})
     options = build.arguments(config, config.data.source)
     tests = load.load(config.data, clients=False, options=options)
     return assemble(config, tests, members, found, wanted)

@@ -8,8 +8,9 @@ program reads the settings that `fedreid coordinate` has written, and trains.
 
 # Imports of JAX or NumPy here would delay every message.
 
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,9 +60,13 @@ class GridChannel:
   def __init__(self, grid: Any):
     self._grid = grid
 
-  def nodes(self) -> Sequence[int]:
-    """The numbers of the SuperNodes that are connected."""
-    return sorted(self._grid.get_node_ids())
+  def nodes(self) -> Mapping[int, str]:
+    """The numbers of the SuperNodes that are connected, with their keys."""
+    found = sorted(self._grid.get_nodes(), key=lambda node: node.node_id)
+    return {
+      node.node_id: hashlib.sha256(node.public_key).hexdigest()
+      for node in found
+    }
 
   def ask(
     self, kind: str, messages: Mapping[int, bytes], timeout: float

@@ -16,7 +16,7 @@ import numpy as np
 
 import fedreid_jax
 from fedreid_jax import errors
-from fedreid_jax.apps.sites import codec
+from fedreid_jax.apps.sites import codec, told
 from fedreid_jax.config import load, parsing
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
@@ -34,6 +34,8 @@ EQUAL = (
   *('execution.deterministic', 'execution.width'),
 )
 DTYPE = 'model.dtype'
+# Fields with the path of a file at a site, which stays there.
+FILES = ('model.pretrained',)
 POLL_S = 1.0  # seconds between two searches for sites
 HELLO_S = 120.0  # seconds for a reply to HELLO, which needs no training
 # Seconds for nodes that did not answer HELLO before. A worker that was reading
@@ -199,14 +201,16 @@ def settled(config: Any, there: Mapping[str, Any]) -> Any:
 def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
   """Raises ConfigError, naming fields that differ at a site and the server."""
   differ = [
-    f'{name}: {here.get(name)!r} here, {there.get(name)!r} at the server'
+    f'{name}: another file than at the server'
+    if name in FILES
+    else f'{name}: {here.get(name)!r} here, {there.get(name)!r} at the server'
     for name in sorted(here.keys() | there.keys())
     if here.get(name) != there.get(name)
   ]
   if differ:
     raise errors.ConfigError(
       'another configuration: ' + '; '.join(differ[:5]),
-      'site',
+      told.SITE,
       'use the recipe of the server, and change only the place of the images',
     )
 
@@ -233,8 +237,8 @@ def make(config: Any, sites: Sequence[Facts]) -> list[Terms]:
 class Channel(Protocol):
   """A connection to nodes, each of which is a site."""
 
-  def nodes(self) -> Sequence[int]:
-    """The numbers of all connected nodes."""
+  def nodes(self) -> Mapping[int, str]:
+    """The numbers of all connected nodes, each with a text of its key."""
     ...
 
   def ask(
@@ -252,11 +256,17 @@ class Members:
     channel: Channel,
     agreed: Mapping[str, Any],
     say: Callable[[str], None],
+    owners: Mapping[str, str] | None = None,
   ):
-    """Prepares the search for sites that agree with the fields of `agreed`."""
+    """Prepares the search for sites that agree with the fields of `agreed`.
+
+    `owners` are the keys of the sites of an earlier start of the run, by name.
+    """
     self._channel, self._say = channel, say
+    self._owners = dict(owners or {})
     self._hello = codec.pack(codec.HELLO, {'agreed': dict(agreed)})
     self._known: dict[int, Facts] = {}
+    self._keys: Mapping[int, str] = {}  # of the nodes of the last search
     self._silent: set[int] = set()  # nodes that did not answer HELLO
     # The last error of each refused node, so that it is printed only once.
     self._refused: dict[int, str] = {}
@@ -291,6 +301,8 @@ class Members:
         )
       if len(found) == count:
         self._roster = {facts.name: facts for facts in found}
+        for node, facts in self._known.items():
+          self._owners.setdefault(facts.name, self._keys[node])
         return sorted(found)
       if time.monotonic() > end:
         raise errors.ResourceError(
@@ -307,12 +319,14 @@ class Members:
     messages: Mapping[str, bytes],
     timeout: float,
     read: Callable[[str, codec.Message], Reply],
+    largest: int,
   ) -> dict[str, Reply]:
     """Sends messages to sites and returns their replies by name.
 
     A site that does not answer within `timeout` seconds, for each attempt, or
     whose reply is an error or cannot be read, is left out and named in a
-    printed line. `read` raises an error for a wrong message.
+    printed line. `read` raises an error for a wrong message. A reply of more
+    than `largest` bytes is not unpacked.
     """
     answered = self._deliver(kind, messages, timeout)
     # A worker that was restarted behind a connected SuperNode keeps its node.
@@ -331,7 +345,7 @@ class Members:
         continue
       try:
         # Bytes are freed as soon as they are read.
-        message = _read(answered.pop(name), f'site {name}', kind)
+        message = _read(answered.pop(name), f'site {name}', kind, largest)
         found[name] = read(name, message)
       except errors.FedReIDError as error:
         self._say(f'site {name} is left out: {error.line()}')
@@ -357,7 +371,7 @@ class Members:
     """Asks new nodes for their facts, and forgets nodes that have left."""
     # All nodes together have `timeout` seconds. With `refuse` the error of a
     # site is raised, otherwise it is printed.
-    here = self._channel.nodes()
+    here = self._keys = self._channel.nodes()
     self._known = {n: facts for n, facts in self._known.items() if n in here}
     new = [node for node in here if node not in self._known]
     if not new:
@@ -370,8 +384,9 @@ class Members:
     for node, data in replies.items():
       try:
         where = f'node {node}'
-        facts = read_facts(_read(data, where, codec.HELLO).fields, where)
-        self._check(facts)
+        answer = _read(data, where, codec.HELLO, codec.FIELDS)
+        facts = read_facts(answer.fields, where)
+        self._check(facts, here[node])
         self._known[node] = facts
       except errors.FedReIDError as error:
         if refuse:
@@ -380,13 +395,25 @@ class Members:
           self._say(f'a site was refused: {error.line()}')
         self._refused[node] = error.line()
 
-  def _check(self, facts: Facts) -> None:
+  @property
+  def owners(self) -> dict[str, str]:
+    """The key that first bore each name of a site of the run."""
+    return dict(self._owners)
+
+  def _check(self, facts: Facts, key: str) -> None:
     here, there = fedreid_jax.__version__, facts.versions.get('fedreid_jax')
     if here != there:
       raise errors.ConfigError(
         f'fedreid_jax {there} there, {here} here',
         f'site {facts.name}',
         'install the same version',
+      )
+    if self._owners.get(facts.name, key) != key:
+      raise errors.DataError(
+        'this name belongs to another key, which first bore it',
+        f'site {facts.name}',
+        'give it a --name of its own; if the key was lost, start the run again '
+        'with --restart',
       )
     if not self._roster:
       return
@@ -422,8 +449,15 @@ def _is_stranger(data: bytes) -> bool:
     return False
 
 
-def _read(data: bytes, name: str, kind: str) -> codec.Message:
+def _read(data: bytes, name: str, kind: str, largest: int) -> codec.Message:
   """Unpacks a reply to `kind`, or raises the error in a reply FAILED."""
+  # Another form than bytes is refused by `unpack`.
+  if type(data) is bytes and len(data) > largest:
+    raise errors.IntegrityError(
+      f'an answer of {len(data):,} bytes, of at most {largest:,}',
+      name,
+      'install the same version',
+    )
   message = codec.unpack(data, name)
   if message.kind == codec.FAILED:
     # The site may send anything here: other forms give an InternalError.

@@ -23,8 +23,9 @@ import numpy as np
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
-from fedreid_jax.apps.sites import codec, refused, terms
+from fedreid_jax.apps.sites import codec, refused, terms, told
 from fedreid_jax.apps.sites.terms import Facts, Terms
+from fedreid_jax.apps.sites.told import SERVER
 from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.types import ClientData, ClientState
 from fedreid_jax.data import load, sampling
@@ -34,10 +35,6 @@ from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.training import build, engine
 from fedreid_jax.training.files import atomic, client_files
-
-SERVER = 'message of the server'
-# An absolute path, or one of a user's home, up to a character that ends it.
-_PATH = re.compile(r"""(?<![\w./])(?:~[\w-]*)?/[^\s:;,'"()\[\]]+""")
 
 
 class Resident(simulation.Executor):
@@ -242,24 +239,9 @@ class Worker:
     except Exception as error:  # the worker has to survive for later messages
       traceback.print_exception(error)
       what = f'{type(error).__name__}: {error}'
-      failure = errors.InternalError(what, 'site', errors.REPORT)
+      failure = errors.InternalError(what, 'fedreid site', errors.REPORT)
     self._say(failure.line())
-    texts = map(self._without_paths, (failure.what, failure.where, failure.fix))
-    told = failure.exit_code, *texts
-    return codec.pack(codec.FAILED, {'error': told})
-
-  def _without_paths(self, text: str) -> str:
-    """A text without the absolute paths of this computer, which stay here."""
-    roots = [Path(self._config.data.root or '/').expanduser(), self._folder]
-    known = {
-      str(p) for root in roots for p in (root.absolute(), root.resolve())
-    }
-    # The folders that are known may have blanks, at which others end.
-    for path in sorted(known - {'/'}, key=len, reverse=True):
-      text = re.sub(
-        re.escape(path) + r"""(?![^/\s:;,'"()\[\]])""", '/PATH', text
-      )
-    return _PATH.sub('PATH', text)
+    return codec.pack(codec.FAILED, {'error': told.of(failure)})
 
   def _hello(self, message: codec.Message) -> bytes:
     there = message.fields['agreed']

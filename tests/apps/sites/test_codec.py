@@ -66,3 +66,9 @@ def header(**values):
 def test_bytes_that_are_no_message_are_refused(data):
   with pytest.raises(errors.IntegrityError, match='protocol|cannot be read'):
     codec.unpack(data, 'site a')
+
+
+def test_no_message_is_longer_than_its_bound():
+  tree = {'a' * 50: np.zeros((3, 5), np.float32), 'b': {'c': np.zeros((), int)}}
+  sent = codec.pack(codec.TRAIN, {'name': 'x' * 190}, tree)
+  assert len(sent) <= codec.largest(tree) < len(sent) + 2 * codec.FIELDS

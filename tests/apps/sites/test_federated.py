@@ -97,7 +97,8 @@ class Line:
     self.said = []
 
   def nodes(self):
-    return [node for node in self.workers if node not in self.away]
+    here = [node for node in self.workers if node not in self.away]
+    return {node: f'key {node}' for node in here}
 
   def ask(self, kind, messages, timeout):
     replies = {n: self.workers[n].answer(x) for n, x in messages.items()}

@@ -16,13 +16,14 @@ class Line:
   def __init__(self, **nodes):
     self.here = {int(node[1:]): one for node, one in nodes.items()}
     self.greeted, self.timeouts = set(), []
+    self.keys = {}  # of nodes that have another key than their own
 
   def start_again(self, node, one):
     self.here[node] = one
     self.greeted -= {node}
 
   def nodes(self):
-    return [*self.here]
+    return {node: self.keys.get(node, f'key {node}') for node in self.here}
 
   def ask(self, kind, messages, timeout):
     self.timeouts.append(timeout)
@@ -54,7 +55,8 @@ def gathered(line, said, count=2):
 
 def ask(made):
   messages = dict.fromkeys(('a', 'b'), b'')
-  return made.ask(codec.TRAIN, messages, 1.0, lambda name, m: m.fields['name'])
+  read = lambda name, m: m.fields['name']  # noqa: E731
+  return made.ask(codec.TRAIN, messages, 1.0, read, codec.FIELDS)
 
 
 def test_sites_are_sorted_by_name_and_asked_by_name(said):
@@ -94,8 +96,31 @@ def test_a_site_comes_back_as_another_node(said):
   made, _ = gathered(line, said)
   del line.here[2]
   assert ask(made) == {'a': 'a'} and said == ['site b did not answer']
-  line.here[7] = facts('b')
+  line.here[7], line.keys[7] = facts('b'), 'key 2'
   assert ask(made) == {'a': 'a', 'b': 'b'} and len(said) == 1
+
+
+def test_a_name_belongs_to_the_key_that_first_bore_it(said):
+  line = Line(n1=facts('a'), n2=facts('b'))
+  made, _ = gathered(line, said)
+  del line.here[2]
+  line.here[3] = facts('b')  # another registered key
+  assert ask(made) == {'a': 'a'}
+  assert 'belongs to another key' in said[0] and 'site b' in said[0]
+  # Another start of the run, at which the owner is absent.
+  again = terms.Members(line, {}, said.append, made.owners)
+  with pytest.raises(errors.DataError, match='another key.*site b'):
+    again.gather(2, 0.0)
+  del line.here[3]
+  line.here[2] = facts('b')
+  assert terms.Members(line, {}, said.append, made.owners).gather(2, 0.0)
+
+
+def test_a_reply_that_is_too_long_is_not_unpacked(said, monkeypatch):
+  made, _ = gathered(Line(n1=facts('a'), n2=facts('b')), said)
+  messages, read = dict.fromkeys(('a', 'b'), b''), lambda name, m: name
+  assert not made.ask(codec.TRAIN, messages, 1.0, read, largest=50)
+  assert 'site a is left out' in said[0] and 'of at most 50' in said[0]
 
 
 def test_a_site_that_starts_again_at_its_node_is_checked(said):
@@ -125,7 +150,7 @@ def test_a_node_that_does_not_belong_to_the_run_is_named_once(one, text, said):
   made, _ = gathered(line, said)
   if one.name == 'b':
     del line.here[2]
-  line.here[3] = one
+  line.here[3], line.keys[3] = one, 'key 1' if one.name == 'a' else 'key 2'
   for _ in range(2):
     ask(made)
   refused = [line for line in said if 'a site was refused' in line]
