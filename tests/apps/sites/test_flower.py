@@ -45,14 +45,16 @@ class Federation(loopback.Loopback):
   def socket(self, name: str) -> Path:
     return self.folder / f'{name}.sock'
 
-  def site(self, name: str):
+  def site(self, name: str, at: str = ''):
+    """Starts a site; `at` names its socket and folder, by default its name."""
+    at = at or name
     one = self.start(
-      f'site-{name}',
+      f'site-{at}',
       *('fedreid', 'site', RECIPE, f'--config.data.sources=("{name}",)'),
-      *(f'--socket={self.socket(name)}', f'--workdir={self.folder / name}'),
+      *(f'--socket={self.socket(at)}', f'--workdir={self.folder / at}'),
     )
-    log = self.folder / f'site-{name}.log'
-    self.wait(lambda: 'listening' in log.read_text(), name, one)
+    log = self.folder / f'site-{at}.log'
+    self.wait(lambda: 'listening' in log.read_text(), at, one)
     return one
 
   def begin(self, run: Path) -> str:
@@ -118,6 +120,20 @@ def test_three_sites_train_leave_and_come_back(tmp_path):
     assert 'error[6]: 1 of 2 sites answered' in told
     assert trained(run)[1]['clients'] == ['campus', 'plaza']
     model = server_model(run, 1)
+
+    # Another registered key takes the name of a site that is absent.
+    thief = here.site('station', at='thief')
+    stolen = here.supernode(
+      'thief', here.register('thief'), here.socket('thief')
+    )
+    here.wait(lambda: log.read_text().count('Activated') == 4, 'a node')
+    number, ended = here.begin(run), log.read_text().count('Finished task')
+    here.wait(lambda: log.read_text().count('Finished task') > ended, 'the end')
+    told = here.run('flwr', 'log', number, 'here', '--show')
+    assert 'belongs to another key' in told and 'site station' in told
+    for one in (stolen, thief):
+      one.terminate()
+      one.wait()
 
     for name in ('station', 'campus'):
       sites[name] = here.site(name)
