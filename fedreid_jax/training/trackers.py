@@ -173,8 +173,7 @@ class CsvWriter:
 
   def __init__(self, start: callbacks.Start):
     self._path = start.workdir / CSV_FILE
-    content = self._path.read_bytes() if self._path.exists() else b''
-    kept = atomic.kept(content, start.kept, csv_round)[0]
+    kept = atomic.kept(atomic.content(self._path), start.kept, csv_round)[0]
     atomic.write_text(self._path, kept or _csv_text([CSV_HEADER]))
 
   def write(self, measured: Measured) -> None:

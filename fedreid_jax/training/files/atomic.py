@@ -58,6 +58,11 @@ def check_writable(path: Path) -> None:
     partial.unlink()
 
 
+def content(path: Path) -> bytes:
+  """Returns the bytes of a file, none if it does not exist."""
+  return path.read_bytes() if path.exists() else b''
+
+
 def lines(content: bytes, round_of: RoundOf) -> list[tuple[str, int | None]]:
   """Returns (line, its round, None if unreadable) of all complete lines."""
   # Text after the last line end was not completely written.

@@ -174,7 +174,7 @@ class Recorder(callbacks.Callback):
     """
     if not self._writes:
       return
-    found = self._lines.read_bytes() if self._lines.exists() else b''
+    found = atomic.content(self._lines)
     first = copies.get(METRICS, b'')
     if not found.startswith(first):
       restored = f'{METRICS} was damaged, and its rows until round {round_} are'

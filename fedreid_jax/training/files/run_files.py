@@ -170,7 +170,7 @@ def check(
 def _rounds(workdir: Path) -> int:
   """The last recorded round."""
   path = workdir / recorder.METRICS
-  content = path.read_bytes() if path.exists() else b''
+  content = atomic.content(path)
   lines = atomic.lines(content, recorder.round_of)
   rounds = [round_ for _, round_ in lines if round_ is not None]
   if (workdir / recorder.RESULTS).exists():
@@ -424,7 +424,7 @@ def read(folder: Path) -> Recorded:
   found = results(folder, 'evaluation')
   described = recorder.read_object(folder / DESCRIBED)
   path = folder / recorder.METRICS
-  content = path.read_bytes() if path.exists() else b''
+  content = atomic.content(path)
   rows = _rounds_of(content)
   rounds = [line for line in rows if line.get('event') == 'train']
   for line in rounds:
