@@ -47,7 +47,7 @@ def sentences(folder: Path) -> dict[str, str]:
     except (errors.IntegrityError, KeyError) as error:
       what = 'is no result of an audit'
       if isinstance(error, errors.IntegrityError):
-        what = error.what
+        what = f'{what}: {error.what}'
       raise errors.IntegrityError(
         what, str(file), 'delete it and audit the run'
       ) from error

@@ -25,8 +25,9 @@ def digests(config: Any) -> list[str]:
   if config.model.pretrained:
     found += _of(_card(config.model.pretrained))
   if config.start_from:
-    folder = Path(config.start_from).expanduser()
-    found += _of(recorder.read_object(folder / run_files.DESCRIBED))
+    path = Path(config.start_from).expanduser() / run_files.DESCRIBED
+    # `warm_start` refuses a folder without a run.
+    found += _of(recorder.read_object(path)) if path.exists() else []
   return [*dict.fromkeys(found)]
 
 

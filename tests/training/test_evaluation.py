@@ -8,7 +8,13 @@ from fedreid_jax import errors
 from fedreid_jax.config import load, recipes, validation
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import evaluation, loop, named_models
-from fedreid_jax.training.files import client_files, recorder, run_files, steps
+from fedreid_jax.training.files import (
+  client_files,
+  recorder,
+  run_files,
+  sealed,
+  steps,
+)
 
 
 @pytest.fixture
@@ -37,6 +43,7 @@ def test_no_evaluation_overwrites_another(config, tmp_path):
   assert write('best', 'mall', 'park') == 'evaluation-4-mall+park-2.json'
   assert write('4', 'a/b' * 40).startswith('evaluation-4-a_ba_b')
   found = json.loads((tmp_path / 'evaluation-4-mall.json').read_text())
+  assert sealed.is_whole(found) and found.pop('sha256')
   assert found == {
     'checkpoint': '4',
     'round': 4,

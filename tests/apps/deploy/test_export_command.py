@@ -247,7 +247,7 @@ def test_import_weights_end_to_end(tmp_path):
     'import-weights', source, f'--out={out}'
   )
   if not has('torch'):
-    assert code == 2 and 'pip install torch' in err
+    assert code == 2 and "pip install 'torch>=2.6'" in err
     return
   assert code == 0, err
   assert "removed the prefix 'module.' of 100 names" in text
