@@ -102,7 +102,8 @@ def main(argv: list[str]) -> None:
     runs = cells.take_shard(study.runs_of(planned), _SHARD.value)
     if _JUDGE.value:
       console_table.markdown(write())
-      print(*cells.unchecked(runs), sep='\n', end='')
+      for line in cells.unchecked(runs):
+        print(line)
       return
     train = functools.partial(loop.train, verbose=run.workers() == 1)
     try:
