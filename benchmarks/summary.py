@@ -4,10 +4,9 @@
 
 Runs whose configurations differ only in the seed are the samples of a row.
 There is one row per target, model and kind of result
-(`fedreid_jax.training.reports.report`: 'last', 'best_three', 'best'). If
-clients' own models were evaluated, there are also rows `mean over N`: of the
-clients' own models, each on its client's domain, and of the global model on the
-same domains.
+(`fedreid_jax.training.reports.report` describes the kinds). If clients' own
+models were evaluated, there are also rows `mean over N`: of these models, each
+on its client's domain, and of the global model on the same domains.
 """
 
 import json

@@ -70,7 +70,7 @@ def test_the_line_of_a_large_cohort_does_not_grow(form):
 
 @pytest.mark.parametrize(
   'target, line',
-  [('park', 'on the targets'), ('validation:ash', 'on held-out')],
+  [('park', 'by mAP on the targets'), ('validation:ash', 'by mAP on held-out')],
 )
 def test_the_summary_says_what_chose_the_best_round(
   tmp_path, capsys, target, line
@@ -80,7 +80,7 @@ def test_the_summary_says_what_chose_the_best_round(
     **{'model': 'global', 'queries': 1, 'gallery': 2, 'invalid_queries': 0},
   }
   entries = [
-    entry | {'target': name, 'round': round_, 'metrics': {'rank1': score}}
+    entry | {'target': name, 'round': round_, 'metrics': {'mAP': score}}
     for name in ('mall', target)
     for round_, score in ((0, 1.0), (1, 3.0), (2, 2.0))
   ]
@@ -92,12 +92,12 @@ def test_the_summary_says_what_chose_the_best_round(
   assert 'mall' in out and 'validation:' not in out
 
 
-def entry(round_, rank1, target='mall', model='global', **metrics):
+def entry(round_, mAP, target='mall', model='global', **metrics):
   return {
     'round': round_,
     'target': target,
     'model': model,
-    'metrics': {'rank1': rank1, **metrics},
+    'metrics': {'mAP': mAP, **metrics},
   }
 
 
@@ -105,29 +105,34 @@ def of_kind(found, kind):
   return {(e['target'], e['model']): e for e in found if e['kind'] == kind}
 
 
-def test_best_three_are_by_the_mean_rank1_over_targets():
-  """Round 4 is best on one target, yet not among the three on both."""
+def test_map_chooses_the_best_rounds_and_the_checkpoint():
+  """Round 4 is best on one target, and round 1 by rank-1, yet 2 on both."""
   mall = {1: 10, 2: 30, 3: 40, 4: 90, 5: 20}
   park = {1: 90, 2: 80, 3: 60, 4: 0, 5: 70}  # means 50, 55, 50, 45, 45
-  entries = [entry(r, x, 'mall', mAP=r) for r, x in mall.items()]
-  entries += [entry(r, x, 'park', mAP=10.0 * r) for r, x in park.items()]
+  entries = [entry(r, x, 'mall', rank1=9 - r) for r, x in mall.items()]
+  entries += [entry(r, x, 'park', rank1=90.0 - r) for r, x in park.items()]
   found = report.summarise(entries)
   best = of_kind(found, 'best_three')
   assert [e['rounds'] for e in best.values()] == [[1, 2, 3]] * 2
   assert best['mall', 'global']['metrics'] == pytest.approx(
-    {'rank1': 80 / 3, 'mAP': 2}
+    {'mAP': 80 / 3, 'rank1': 7}
   )
   assert best['park', 'global']['metrics'] == pytest.approx(
-    {'rank1': 230 / 3, 'mAP': 20}
+    {'mAP': 230 / 3, 'rank1': 88}
   )
   last = of_kind(found, 'last')
   assert [e['rounds'] for e in last.values()] == [[5]] * 2
-  assert last['mall', 'global']['metrics'] == {'rank1': 20, 'mAP': 5}
+  assert last['mall', 'global']['metrics'] == {'mAP': 20, 'rank1': 4}
   (one, other) = of_kind(found, 'best').values()
   assert one['rounds'] == other['rounds'] == [2]
-  assert one['metrics'] == {'rank1': 30, 'mAP': 2}
-  assert other['metrics'] == {'rank1': 80, 'mAP': 20}
+  assert one['metrics'] == {'mAP': 30, 'rank1': 7}
+  assert other['metrics'] == {'mAP': 80, 'rank1': 88}
   assert len(found) == 6
+  scores = [
+    report.checkpoint_score([e for e in entries if e['round'] == r])
+    for r in mall
+  ]
+  assert scores == [50, 55, 50, 45, 45]
 
 
 def test_where_large_sets_are_tested_they_alone_choose_the_rounds():
@@ -135,14 +140,14 @@ def test_where_large_sets_are_tested_they_alone_choose_the_rounds():
   large = {'market1501': (50, 60, 10, 40), 'msmt17': (10, 20, 70, 0)}
   small = {'viper': (0, 0, 0, 99), 'grid': (0, 0, 0, 99)}
   entries = [
-    entry(round_, rank1, target)
+    entry(round_, mAP, target)
     for target, found in (large | small).items()
-    for round_, rank1 in enumerate(found, start=1)
+    for round_, mAP in enumerate(found, start=1)
   ]  # means of the large: 30, 40, 40, 20; of all four: 15, 20, 20, 59.5
   best = of_kind(report.summarise(entries), 'best_three')
   assert {tuple(e['rounds']) for e in best.values()} == {(1, 2, 3)}
-  assert best['viper', 'global']['metrics']['rank1'] == 0
-  assert best['msmt17', 'global']['metrics']['rank1'] == pytest.approx(100 / 3)
+  assert best['viper', 'global']['metrics']['mAP'] == 0
+  assert best['msmt17', 'global']['metrics']['mAP'] == pytest.approx(100 / 3)
 
 
 @pytest.mark.parametrize(
@@ -155,18 +160,18 @@ def test_each_of_the_four_large_sets_is_a_judge(large):
   assert best['grid', 'global']['rounds'] == [2, 3, 4]
 
 
-def test_of_equal_rounds_the_earlier_count():
+def test_of_equal_rounds_the_later_count():
   found = report.summarise([entry(r, 7) for r in (9, 3, 6, 1)])
   best = of_kind(found, 'best_three')['mall', 'global']
-  assert best['rounds'] == [1, 3, 6]
-  assert of_kind(found, 'best')['mall', 'global']['rounds'] == [1]
+  assert best['rounds'] == [3, 6, 9]
+  assert of_kind(found, 'best')['mall', 'global']['rounds'] == [9]
 
 
 def test_fewer_than_three_rounds_are_all_averaged():
   found = report.summarise([entry(5, 10.0), entry(10, 20.0)])
   best = of_kind(found, 'best_three')['mall', 'global']
-  assert best['rounds'] == [5, 10] and best['metrics']['rank1'] == 15
-  assert of_kind(found, 'last')['mall', 'global']['metrics']['rank1'] == 20
+  assert best['rounds'] == [5, 10] and best['metrics']['mAP'] == 15
+  assert of_kind(found, 'last')['mall', 'global']['metrics']['mAP'] == 20
 
 
 def test_only_the_global_model_has_a_best_three():
@@ -177,36 +182,46 @@ def test_only_the_global_model_has_a_best_three():
   ]
   found = report.summarise(entries)
   assert [*of_kind(found, 'best_three')] == [('mall', 'global')]
-  assert {m for _, m in of_kind(found, 'best')} == {'global', 'client:ash'}
+  assert {m for _, m in of_kind(found, 'best')} == {'global'}
+  assert {m for _, m in of_kind(found, 'own_best')} == {'client:ash'}
   assert {m for _, m in of_kind(found, 'last')} == {'global', 'client:ash'}
   alone = report.summarise([e for e in entries if e['model'] != 'global'])
-  assert [e['kind'] for e in alone] == ['last', 'best']
+  assert [e['kind'] for e in alone] == ['last', 'own_best']
 
 
-def test_best_round_of_a_client_is_its_own_on_each_target():
-  """Of equal rounds the earlier, of rank-1, with all figures of that round."""
-  scores = {1: (50, 70), 2: (60, 10), 3: (60, 20), 4: (0, 69)}
+def test_best_round_of_a_client_is_its_own():
+  """By the mean over its targets, with all figures of that round."""
+  scores = {1: (50, 70), 2: (60, 10), 3: (60, 61), 4: (0, 69)}
   entries = [
-    entry(r, x, target, 'client:ash', mAP=100 - r)
+    entry(r, x, target, 'client:ash', rank1=100 - r)
     for r, both in scores.items()
     for target, x in zip(('mall', 'park'), both, strict=True)
   ]
-  entries += [entry(r, 99 - r, 'mall', 'global') for r in scores]
-  found = of_kind(report.summarise(entries), 'best')
-  assert found.pop(('mall', 'global'))['rounds'] == [1]
+  entries += [entry(r, 99 - r, 'mall', 'client:birch') for r in scores]
+  entries += [entry(r, 50 + r, 'mall', 'global') for r in scores]
+  found = of_kind(report.summarise(entries), 'own_best')
   assert {key: e['rounds'] for key, e in found.items()} == {
-    ('mall', 'client:ash'): [2],
-    ('park', 'client:ash'): [1],
+    ('mall', 'client:ash'): [3],
+    ('park', 'client:ash'): [3],
+    ('mall', 'client:birch'): [1],
   }
-  metrics = {'rank1': 60.0, 'mAP': 98.0}
+  metrics = {'mAP': 60.0, 'rank1': 97.0}
   assert found['mall', 'client:ash']['metrics'] == metrics
 
 
-def test_other_models_do_not_choose_the_rounds():
-  entries = [entry(r, 10 - r) for r in (1, 2, 3, 4)]
-  entries += [entry(4, 100, model='cluster:1')]
-  best = of_kind(report.summarise(entries), 'best_three')
-  assert best['mall', 'global']['rounds'] == [1, 2, 3]
+def test_models_of_clusters_choose_a_round_together():
+  models = ('cluster:0', 'cluster:1')
+  entries = [
+    entry(r, x, model=model)
+    for r, both in ((1, (50, 10)), (2, (40, 30)))
+    for model, x in zip(models, both, strict=True)
+  ]
+  found = report.summarise([*entries, entry(1, 99, model='client:ash')])
+  best = of_kind(found, 'best')
+  assert {m: e['rounds'] for (_, m), e in best.items()} == {
+    'cluster:0': [2],
+    'cluster:1': [2],
+  }
 
 
 def test_before_training_counts_only_while_there_is_nothing_else():
@@ -218,23 +233,23 @@ def test_before_training_counts_only_while_there_is_nothing_else():
 
 
 def test_spreads_over_trials_are_not_averaged():
-  entries = [entry(1, 10.0, rank1_std=3.0), entry(2, 20.0, rank1_std=4.0)]
+  entries = [entry(1, 10.0, mAP_std=3.0), entry(2, 20.0, mAP_std=4.0)]
   for element in report.summarise(entries):
-    assert element['metrics'].keys() == {'rank1'}
-    assert np.isfinite(element['metrics']['rank1'])
+    assert element['metrics'].keys() == {'mAP'}
+    assert np.isfinite(element['metrics']['mAP'])
 
 
 def test_held_out_persons_choose_rounds_where_there_are_any():
   """On the target round 1 is best, on the held-out persons round 2."""
   entries = [
-    entry(1, 90, mAP=80.0),
-    entry(2, 50, mAP=40.0),
-    entry(1, 10, 'validation:plaza', mAP=5.0),
-    entry(2, 20, 'validation:plaza', mAP=15.0),
+    entry(1, 80.0),
+    entry(2, 40.0),
+    entry(1, 5.0, 'validation:plaza'),
+    entry(2, 15.0, 'validation:plaza'),
   ]
   best = of_kind(report.summarise(entries), 'best')
   assert best['mall', 'global']['rounds'] == [2]
-  assert best['mall', 'global']['metrics']['rank1'] == 50
+  assert best['mall', 'global']['metrics']['mAP'] == 40
   assert best['mall', 'global']['chosen_on'] == 'validation'
   assert report.checkpoint_score(entries[:1]) == 80.0
   assert report.checkpoint_score(entries[:3:2]) == 5.0
@@ -245,6 +260,6 @@ def test_held_out_persons_choose_rounds_where_there_are_any():
     == ''
   )
   own = [e | {'model': 'client:plaza'} for e in entries]
-  best = of_kind(report.summarise(own), 'best')
+  best = of_kind(report.summarise(own), 'own_best')
   assert best['mall', 'client:plaza']['rounds'] == [2]
   assert report.checkpoint_score([]) is None

@@ -39,7 +39,7 @@ class Line(NamedTuple):
   factors: Mapping[str, str]  # varied fields; each has a column
   target: str
   model: str  # 'global', 'client:NAME' or 'cluster:I'
-  kind: str  # 'last', 'best' or mean of 'best_three' rounds
+  kind: str  # as in `fedreid_jax.training.reports.report`
   samples: int  # number of runs
   # In percent, the mean of each metric under its name, and its other statistics
   # under its name with one of `SUFFIXES`.
@@ -100,7 +100,7 @@ def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
     own = f'client:{line.target}'
     # Results of best rounds are compared with best rounds if the baseline has
     # them.
-    kind = 'last' if line.kind == 'last' else 'best'
+    kind = 'last' if line.kind == 'last' else 'own_best'
     keys = (
       *((line.model, line.kind), (line.model, 'last')),
       *((own, kind), (own, 'last')),

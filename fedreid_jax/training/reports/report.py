@@ -3,20 +3,23 @@
 FedReIDBench reports the mean over the three rounds with the best global model
 (journal version, section 4.2.2) and returns the best of each client's models
 (Algorithm 1, line 8); L2RW's results of entities are those of the best round.
-The summaries are
+Both choose rounds by rank-1. Here mAP chooses all rounds that are called best,
+of tables and of the checkpoint `best` (`checkpoint_score`):
 
   last        every model in the last evaluated round;
-  best_three  the global model: the mean over the three rounds with the largest
-              mean rank-1 over all targets, or over the benchmark's four large
-              sets (`JUDGES`) where any of them is among the targets;
-  best        the global model in the best round by the same mean; a client's
-              own model (federated or alone), target by target, in the round
-              in which it has the largest rank-1 there.
+  best        the models of the server in the round with the largest mean mAP
+              over all targets, or over FedReIDBench's four large sets
+              (`JUDGES`) where any of them is among the targets: the round of
+              the checkpoint `best`;
+  best_three  the global model: the mean over the three best rounds;
+  own_best    a client's own model (federated or alone) in the round in which
+              it has the largest mean mAP over its targets.
 
-For classification, accuracy replaces rank-1. Tests on held-out persons of the
-clients (`evaluation.validation`) choose the rounds where there are any. Without
-them `best_three` and `best` choose rounds by test results, which favours runs
-that are evaluated more often: only the last round is then an unbiased result.
+For classification, accuracy replaces mAP, and of equal rounds the later is
+better. Tests on held-out persons of the clients (`evaluation.validation`)
+choose the rounds where there are any. Without them rounds are chosen by test
+results, which favours runs that are evaluated more often: only the last round
+is then an unbiased result.
 """
 
 from collections import defaultdict
@@ -36,8 +39,6 @@ from fedreid_jax.training import build, earlier_data
 from fedreid_jax.training.files import recorder, run_files, run_secret
 from fedreid_jax.training.reports.monitor import Progress
 
-BEST = {'best_three': 3, 'best': 1}  # rounds of each kind
-FIRST = ('rank1', 'accuracy', 'mAP')  # metrics that judge rounds, by priority
 JUDGES = ('market1501', 'dukemtmc', 'cuhk03-np', 'msmt17')
 
 Entry = dict[str, Any]
@@ -249,19 +250,24 @@ def print_summary(
   ]
   record.evaluations('+'.join(config.components), tests or entries, caption)
   by = {one['chosen_on'] for one in best}
+  chosen = f'best rounds were chosen by {_judge(best[0]["metrics"])} on'
   if 'targets' in by:
-    record.say('best rounds were chosen on the targets, the last one was not')
+    record.say(f'{chosen} the targets, the last one was not')
   elif 'validation' in by:
-    record.say('best rounds were chosen on held-out identities of the clients')
+    record.say(f'{chosen} held-out identities of the clients')
 
 
 def score(metrics: dict[str, float]) -> float:
-  """Returns the score of a checkpoint: mAP, else accuracy."""
-  return metrics['mAP'] if 'mAP' in metrics else metrics['accuracy']
+  """Returns the figure that judges a round: mAP, else accuracy."""
+  return metrics[_judge(metrics)]
+
+
+def _judge(metrics: dict[str, float]) -> str:
+  return 'mAP' if 'mAP' in metrics else 'accuracy'
 
 
 def summarise(evaluation: list[Entry]) -> list[Entry]:
-  """One element per target, model and kind: 'last' or one of BEST.
+  """One element per target, model and kind, see the module.
 
   An element has `target`, `model`, `kind`, the `rounds` that were averaged,
   `chosen_on` ('targets', 'validation', or '' for the last round), and
@@ -272,23 +278,23 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
     return []
   last = max(e['round'] for e in after)
   found = _mean_over(after, [last], 'last', '')
-  served = [e for e in after if e['model'] == 'global']
-  for kind, number in BEST.items():
-    best = _best_rounds(_judges(served), number)
-    if best:
-      found += _mean_over(served, best, kind, chosen_on(served))
+  served = [e for e in after if not _is_own(e)]
+  one = [e for e in after if e['model'] == 'global']
+  for kind, number, models in (('best_three', 3, one), ('best', 1, served)):
+    if models:
+      best = _best_rounds(served, number)
+      found += _mean_over(models, best, kind, chosen_on(served))
   return found + _best_of_clients(after)
 
 
 def checkpoint_score(entries: list[Entry]) -> float | None:
-  """The mean of mAP (or accuracy) that chooses the best checkpoint, or None.
+  """The mean of mAP (or accuracy) that judges a round, None without a test.
 
-  It is over the tests on held-out persons, else over the targets, of the models
-  of the server, else of the clients.
+  It is over the tests on held-out persons, else over the large targets, else
+  over all targets, of the models of the server, else of the clients.
   """
-  judges = _judges(entries)
-  served = [e for e in judges if not e['model'].startswith('client:')]
-  scores = [score(e['metrics']) for e in served or judges]
+  served = [e for e in entries if not _is_own(e)] or entries
+  scores = [score(e['metrics']) for e in _judges(served)]
   return float(np.mean(scores)) if scores else None
 
 
@@ -301,36 +307,34 @@ def chosen_on(entries: list[Entry]) -> str:
 def _judges(entries: list[Entry]) -> list[Entry]:
   """The entries that choose rounds."""
   own = [e for e in entries if validation.is_validation(e['target'])]
-  return own or entries
+  return own or [e for e in entries if e['target'] in JUDGES] or entries
+
+
+def _is_own(entry: Entry) -> bool:
+  return entry['model'].startswith('client:')
 
 
 def _best_of_clients(entries: list[Entry]) -> list[Entry]:
-  """The best round of a client's own model, by target or validation."""
-  own: dict[tuple[str, str], list[Entry]] = defaultdict(list)
-  for entry in entries:
-    if entry['model'].startswith('client:'):
-      own[entry['target'], entry['model']].append(entry)
+  """The best round of every client's own model."""
+  own: dict[str, list[Entry]] = defaultdict(list)
+  for entry in filter(_is_own, entries):
+    own[entry['model']].append(entry)
   found = []
-  for (_, model), rounds in sorted(own.items()):
-    same = [e for e in entries if e['model'] == model]
-    by = chosen_on(same)
-    best = _best_rounds(_judges(same) if by == 'validation' else rounds, 1)
-    found += _mean_over(rounds, best, 'best', by)
+  for _, same in sorted(own.items()):
+    found += _mean_over(
+      same, _best_rounds(same, 1), 'own_best', chosen_on(same)
+    )
   return found
 
 
-def _judged_by(metrics: dict[str, float]) -> float:
-  return next(metrics[name] for name in FIRST if name in metrics)
-
-
 def _best_rounds(entries: list[Entry], number: int) -> list[int]:
-  judged = any(entry['target'] in JUDGES for entry in entries)
-  by_round: dict[int, list[float]] = defaultdict(list)
+  by_round: dict[int, list[Entry]] = defaultdict(list)
   for entry in entries:
-    if entry['target'] in JUDGES or not judged:
-      by_round[entry['round']].append(_judged_by(entry['metrics']))
-  means = {r: float(np.mean(values)) for r, values in by_round.items()}
-  return sorted(sorted(means, key=lambda r: (-means[r], r))[:number])
+    by_round[entry['round']].append(entry)
+  scores = {r: checkpoint_score(tested) for r, tested in by_round.items()}
+  # Of equal rounds the later, as the best of the checkpoints.
+  order = sorted(scores, key=lambda r: (scores[r], r), reverse=True)
+  return sorted(order[:number])
 
 
 def _mean_over(entries: list[Entry], rounds: list[int], kind: str, by: str):

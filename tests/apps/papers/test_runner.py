@@ -267,9 +267,12 @@ def test_a_model_is_compared_with_its_namesake_first():
   # Alone there is no global model: best rounds against the client's best.
   alone = lines(
     entry(model='client:mall', rank1=20.0),
-    entry(model='client:mall', kind='best', rank1=22.0),
+    entry(model='client:mall', kind='own_best', rank1=22.0),
   )
-  for one in (best, lines(entry(model='client:mall', kind='best', rank1=15.0))):
+  for one in (
+    best,
+    lines(entry(model='client:mall', kind='own_best', rank1=15.0)),
+  ):
     found = report.compare(one, alone)[0].numbers
     assert found['rank1 - baseline'] == -7.0
   (line,) = report.compare(lines(entry(rank1=15.0)), alone)

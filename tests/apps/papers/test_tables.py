@@ -158,7 +158,7 @@ def test_published_numbers_are_shown_beside_published_data_only():
     line('Global', 'viper', kind='best_three', rank1=50.0),
     line('Global', 'viper', rank1=49.0),
     line('Local', 'viper', 'client:viper', rank1=51.0),
-    line('Local', 'viper', 'client:viper', 'best', rank1=53.0),
+    line('Local', 'viper', 'client:viper', 'own_best', rank1=53.0),
     line('Local', 'viper', 'client:grid', rank1=1.0),
     line('Local', 'viper', rank1=1.0),
     line('Local', 'viper', kind='best_three', rank1=1.0),

@@ -228,7 +228,7 @@ def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
 def _kind(row: Row, table: Table) -> str:
   # Where a table shows selected rounds, a client's model has its best round.
   if row.model == 'local' and table.kind != 'last':
-    return 'best'
+    return 'own_best'
   return table.kind if row.model == 'global' else 'last'
 
 

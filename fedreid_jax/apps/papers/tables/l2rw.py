@@ -263,8 +263,8 @@ TABLES = (
     kind='best',
     note='The published numbers are of the round, among 30, with the best '
     'rank-1 on the test images (round 5 from 0 for DPPT on L+S -> R). They are '
-    'shown next to the best round here, which is selected in the same way. The '
-    'last round, which is not selected on test images, is shown as well. In '
+    'shown next to the best round here, which has the best mAP on the same '
+    'images. The last round, which no test selects, is shown as well. In '
     'the released code the centres of entities are zeros: its row has the '
     'published numbers as well.',
   ),
