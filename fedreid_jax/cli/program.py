@@ -129,7 +129,8 @@ def _usage() -> str:
 
   lines = [line(name, module) for name, module in commands().items()]
   return (
-    'usage: fedreid COMMAND [RECIPE[:PRESET,key=value,...]] [--flags]\n\n'
+    'usage: fedreid COMMAND [RECIPE[+COMPONENT][:PRESET,key=value,...]] '
+    '[--flags]\n\n'
     + '\n'.join(lines)
     + '\n\nfedreid COMMAND --help lists the flags of a command.'
   )

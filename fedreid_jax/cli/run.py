@@ -29,8 +29,8 @@ PREFIX = 'config.'  # begins the name of every flag of a field
 _CONFIG = flags.DEFINE_string(
   'config',
   None,
-  'Recipe: FILE[:PRESET[,FIELD=VALUE...]]. --config.FIELD=VALUE changes a '
-  'field, and --helpfull lists all of them.',
+  'Recipe: FILE[+COMPONENT...][:PRESET[,FIELD=VALUE...]]. '
+  '--config.FIELD=VALUE changes a field, and --helpfull lists all of them.',
 )
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Work directory (default: a folder under runs/).'
@@ -298,10 +298,10 @@ def _resolved(arg: str) -> str:
   name, sign, value = arg.partition('=')
   if name.lstrip('-') != 'config' or not sign:
     return arg
-  file, colon, preset = value.partition(':')
+  file = recipes.read(value).file
   found = recipes.find(file)
   if found:
-    return f'{name}={found}{colon}{preset}'
+    return f'{name}={found}{value.removeprefix(file)}'
   if not Path(file).is_file():
     raise recipes.missing(file)
   return arg

@@ -4,7 +4,11 @@
   fedreid train dfh:smoke                     # seconds, to see that it works
   fedreid train fedpav --workdir=runs/first   # the same command resumes
   fedreid train dfh --config.rounds=40 --config.optim.lr=0.02
+  fedreid train fedpav+mine.decor:smoke --config.decor.weight=0.5
   fedreid train dfh:paper --config.data.root=DIR --dry_run
+
+`+COMPONENT` adds a component of `fedreid list components`, or a module of
+yours, to those of the recipe.
 
 `--dry_run` trains nothing. It prints the configuration, the clients, the
 parameters, the bytes, operations and memory of a round, and the files of the

@@ -53,9 +53,10 @@ def load_config(
   fedreid_jax.errors.ConfigError: unknown field — round — did you mean rounds?
 
   Args:
-    recipe: `RECIPE[:PRESET[,key=value...]]`, as on the command line. RECIPE is
-      the name of a recipe of this package ('dfh') or the path of a Python file
-      with `get_config`, which is executed.
+    recipe: `RECIPE[+COMPONENT...][:PRESET[,key=value...]]`, as on the command
+      line. RECIPE is the name of a recipe of this package ('dfh') or the path
+      of a Python file with `get_config`, which is executed; components are
+      added to those of the recipe.
     overrides: new values of fields by full name, for example 'optim.lr'.
     **fields: new values of fields without a section, for example `rounds`; a
       mapping changes several fields of a section: `optim={'lr': 0.02}`.

@@ -21,6 +21,7 @@ from fedreid_jax.core import options
 ConfigDict = ml_collections.ConfigDict
 Preset = Callable[[Any], None]
 REFERENCE = 'see docs/options.md'
+PRESET = 'synthetic'  # if none is given
 
 
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
@@ -130,9 +131,9 @@ class Argument(NamedTuple):
 def argument(
   text: str | None, presets: Mapping[str, Preset], **choices: Sequence[str]
 ) -> Argument:
-  """Parses `PRESET[,OPTION=CHOICE...][,FIELD=VALUE...]`.
+  """Parses `[PRESET][,OPTION=CHOICE...][,FIELD=VALUE...]`.
 
-  No text selects the preset 'synthetic', and the first of `choices` is the
+  No text selects `PRESET`, and the first of `choices` is the
   default of an option of the recipe.
 
   Raises:
@@ -146,7 +147,7 @@ def argument(
       chosen[name] = value
     else:
       rest.append(part)
-  preset, *pairs = rest or ['synthetic']
+  preset, *pairs = rest if rest and '=' not in rest[0] else [PRESET, *rest]
   for name, value, own in (
     ('preset', preset, presets),
     *((name, value, choices[name]) for name, value in chosen.items()),
@@ -166,7 +167,8 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
   """Sets fields of a configuration in place, and returns it.
 
   Args:
-    pairs: FIELD=VALUE pairs; values are Python literals or words.
+    pairs: FIELD=VALUE pairs; values are Python literals or words. FIELD+=VALUE
+      appends a tuple to that of the field.
     where: source of the pairs, for messages.
 
   Raises:
@@ -181,13 +183,18 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
       )
     texts.append((key, text))
   # Names of plug-ins are set first, because other fields belong to plug-ins.
-  for key, text in sorted(texts, key=lambda one: one[0] not in schema.PLUGGED):
-    known = declarations(config)
+  for name, text in sorted(
+    texts, key=lambda one: one[0].removesuffix('+') not in schema.PLUGGED
+  ):
+    key, known = name.removesuffix('+'), declarations(config)
     if key not in known:
       raise errors.ConfigError(
         f'unknown field {key!r}', where, hint(key, known)
       )
-    assign(config, key, known[key], _value(text, known[key].kind))
+    value = _value(text, known[key].kind)
+    if key != name:
+      value = _longer(key, flatten(config)[key], value)
+    assign(config, key, known[key], value)
     note_written(config, key)
   return schema.complete(config)
 
@@ -204,6 +211,16 @@ def check_once(pairs: Sequence[str], where: str) -> None:
       raise errors.ConfigError(
         f'the field {key!r} has two values', where, 'give one value'
       )
+
+
+def _longer(name: str, before: Any, more: Any) -> tuple[Any, ...]:
+  if isinstance(before, tuple) and isinstance(more, tuple):
+    return (*before, *more)
+  raise errors.ConfigError(
+    f'{more!r} cannot be appended to {before!r}',
+    name,
+    'append a tuple to a field that is one, or set the field with =',
+  )
 
 
 def note_written(config: Any, name: str) -> None:

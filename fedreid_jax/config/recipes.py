@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -15,6 +15,33 @@ from fedreid_jax import errors
 from fedreid_jax.config import parsing, renamed, schema
 
 SHOWN = 200  # letters of a name that does not exist
+# A plus sign in a path before `.py` or after the first colon is no separator.
+_SPEC = re.compile(
+  r'(?P<file>[^:]*?\.py|[^+:]*)(?P<added>(?:\+[A-Za-z_][\w.]*)*)'
+  r'(?::(?P<arg>.*))?',
+  re.DOTALL,
+)
+
+
+class Spec(NamedTuple):
+  """The parts of `FILE[+COMPONENT...][:ARGUMENT]`."""
+
+  file: str
+  added: tuple[str, ...]  # names of components
+  arg: str  # the text after the colon
+
+
+def read(spec: str) -> Spec:
+  """Splits `FILE[+COMPONENT...][:ARGUMENT]`.
+
+  Raises:
+    ConfigError: for a name of a component that is none.
+  """
+  parts = _SPEC.fullmatch(spec)
+  if parts is None:
+    raise missing(spec)
+  added = tuple(parts['added'].split('+')[1:])
+  return Spec(parts['file'], added, parts['arg'] or '')
 
 
 def folder() -> Path:
@@ -108,20 +135,24 @@ def recipe(spec: str, arg: str = '') -> Any:
   """Returns the configuration of a recipe, not yet validated.
 
   Args:
-    spec: `FILE[:key=value,...]`; FILE is 'NAME' for a recipe of the package.
+    spec: `FILE[+COMPONENT...][:key=value,...]`; FILE is 'NAME' for a recipe of
+      the package, and the components follow those of the recipe.
     arg: `PRESET[,key=value...]`, inserted before the pairs of `spec`.
 
   Raises:
     ConfigError: a file, preset or field is missing, or the result is no
       configuration.
   """
-  file, _, own = spec.partition(':')
+  file, added, own = read(spec)
   if find(file) is None:
     raise missing(file)
   args = [*filter(None, (arg, own))]
   # The fields of `spec` may override those of `arg`.
   for text in args:
     parsing.check_once(parsing.split(text, ','), '--config')
+  if added:
+    # Added where the pairs are applied: they may be fields of the component.
+    args.append(f'components+={added!r}')
   config = call(file, 'get_config', *filter(None, [','.join(args)]))
   if not isinstance(config, ConfigDict):
     raise errors.ConfigError(
@@ -129,4 +160,11 @@ def recipe(spec: str, arg: str = '') -> Any:
       file,
       'start from fedreid_jax.config.schema.default() and return it',
     )
-  return schema.complete(config)
+  completed: Any = schema.complete(config)
+  if not {*added} <= {*completed.components}:
+    raise errors.ConfigError(
+      f'get_config() does not add {", ".join(added)}',
+      file,
+      'return given.override(config), as the recipes of the package do',
+    )
+  return completed

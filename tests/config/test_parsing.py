@@ -28,6 +28,7 @@ def read(text):
     ('smoke', ('smoke', 'none', 'f', [])),
     ('noise=single', ('synthetic', 'single', 'f', [])),
     ('noise=single,smoke', ('smoke', 'single', 'f', [])),
+    ('rounds=3', ('synthetic', 'none', 'f', ['rounds=3'])),
     (
       'smoke,noise.beta=1,space=b,data.targets=("a","b")',
       ('smoke', 'none', 'b', ['noise.beta=1', 'data.targets=("a","b")']),
@@ -43,7 +44,6 @@ def test_arguments_of_a_recipe(text, found):
   [
     ('papr', "unknown preset 'papr'.*one of synthetic, smoke"),
     ('smoke,noise=double', "unknown noise 'double'.*one of none, single"),
-    ('rounds=3', "unknown preset 'rounds=3'"),
   ],
 )
 def test_arguments_there_are_not(text, message):

@@ -18,15 +18,10 @@ from fedreid_jax.apps.papers import effects, figures, report, study
 from fedreid_jax.apps.papers.cells import Cell, make_cell, results
 from fedreid_jax.apps.papers.tables.declare import Models
 from fedreid_jax.config import parsing, recipes, validation
-from fedreid_jax.training.files import atomic, recorder
+from fedreid_jax.training import named_models
+from fedreid_jax.training.files import atomic, recorder, run_files
 
 ALL = 'all targets'
-# A plus sign in a path before `.py` or after the first colon is no separator.
-_METHOD = re.compile(
-  r'(?P<recipe>[^:]*?\.py|[^+:]*)(?P<added>(?:\+[A-Za-z_][\w.]*)*)'
-  r'(?P<fields>:.*)?',
-  re.DOTALL,
-)
 ABOUT = (
   'effect: mean of the paired differences in mAP with its 95 % interval; '
   'detectable: the smallest effect that this design finds in 80 % of cases'
@@ -45,6 +40,7 @@ class Row(NamedTuple):
   base: float  # mAP of the baseline in percent, mean over seeds
   arm: float  # mAP of the method in percent, mean over seeds
   found: effects.Effect  # arm minus base
+  identical: bool = False  # the models of both are equal to the bit
 
   def cells(self) -> list[str]:
     """The texts of `COLUMNS`."""
@@ -62,14 +58,8 @@ def config(method: str, arg: str, seed: int) -> Any:
   Raises:
     ConfigError: for an unknown recipe, component, preset or field.
   """
-  parts = _METHOD.fullmatch(method)
-  if parts is None:
-    raise recipes.missing(method)
-  made = recipes.recipe(f'{parts["recipe"]}{parts["fields"] or ""}', arg)
-  components = (*made.components, *parts['added'].split('+')[1:])
-  # By `change`, because added components may declare fields.
-  made = parsing.change(made, [f'components={components!r}', f'seed={seed}'])
-  return validation.validate(made)
+  made = recipes.recipe(method, arg)
+  return validation.validate(parsing.change(made, [f'seed={seed}']))
 
 
 def plan(
@@ -136,8 +126,37 @@ def compare(
     pairs = [
       tuple(queries(side, seed) for side in (label, baseline)) for seed in seeds
     ]
-    rows += _rows(label, pairs, patterns)
+    same = all(map(_equal, *zip(*pairs, strict=True))) and all(
+      _same_models(*(chosen[side, seed, trial] for side in (label, baseline)))
+      for seed in seeds
+      for trial in trials
+    )
+    rows += [
+      row._replace(identical=same) for row in _rows(label, pairs, patterns)
+    ]
   return rows
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+  return one.keys() == other.keys() and all(
+    np.array_equal(one[name], other[name], equal_nan=True) for name in one
+  )
+
+
+def _same_models(one: Cell, other: Cell) -> bool:
+  """Whether the last models of two runs are equal, if both have them."""
+  try:
+    found, known = (
+      named_models.restore(
+        run_files.checkpoints_of(cell.workdir), 'latest'
+      ).models
+      for cell in (one, other)
+    )
+  except errors.IntegrityError:  # published runs have no models
+    return False
+  return found.keys() == known.keys() and all(
+    _equal(found[name], known[name]) for name in found
+  )
 
 
 def unfinished(cells: Sequence[Cell]) -> dict[int, list[str]]:
@@ -153,6 +172,16 @@ def said(left_out: Mapping[int, Sequence[str]]) -> list[str]:
   """A line about the seeds that do not count, or no line."""
   seeds = [f'{seed} ({", ".join(runs)})' for seed, runs in left_out.items()]
   return [f'seeds left out, not ended: {"; ".join(seeds)}'] if seeds else []
+
+
+def notes(baseline: str, rows: Sequence[Row]) -> list[str]:
+  """A line about each method whose models are those of the baseline."""
+  same = dict.fromkeys(row.label for row in rows if row.identical)
+  return [
+    f'{label} and {baseline} are identical: their models are equal to the bit '
+    'with every seed, so that the method changes nothing here'
+    for label in same
+  ]
 
 
 def _precision(cell: Cell, models: Models) -> study.Precision:
@@ -247,16 +276,16 @@ def write(
       {
         **{'method': row.label, 'baseline': baseline, 'target': row.target},
         **{'base': row.base, 'arm': row.arm, **row.found._asdict()},
-        'left_out': [*left_out],
+        **{'identical': row.identical, 'left_out': [*left_out]},
       }
       for row in rows
     ],
   )
   title = f'Compared with {baseline}; mAP in percent.'
   lines = report.markdown(COLUMNS, [row.cells() for row in rows])
-  notes = [f'{note}.' for note in (ABOUT, *said(left_out))]
-  text = '\n'.join((title, '', *lines, '', '\n\n'.join(notes)))
-  atomic.write_text(path.with_suffix('.md'), text + '\n')
+  below = (ABOUT, *notes(baseline, rows), *said(left_out))
+  text = '\n'.join((title, '', *lines, '', '.\n\n'.join((*below, ''))))
+  atomic.write_text(path.with_suffix('.md'), text.rstrip() + '\n')
   # There is no claim here, only a direction.
   words = {'supported': 'higher', 'not supported': 'lower'}
   drawn = []

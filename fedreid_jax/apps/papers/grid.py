@@ -46,8 +46,9 @@ def of_sweep(sweep: Sweep) -> list[Point]:
   """Returns the validated runs of a sweep, or raises ConfigError."""
   makes: dict[str, Callable[[], Any]] = {}
   for spec in sweep.recipes:
-    file, _, own = spec.partition(':')
-    label = ' '.join((Path(file).stem, *filter(None, parsing.split(own, ','))))
+    file, added, own = recipes.read(spec)
+    name = '+'.join((Path(file).stem, *added))
+    label = ' '.join((name, *filter(None, parsing.split(own, ','))))
     # Two recipes with one label would be averaged as if they were seeds.
     if label in makes:
       raise errors.ConfigError(

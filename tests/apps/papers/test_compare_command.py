@@ -86,7 +86,7 @@ def test_the_five_steps_of_the_page(tmp_path):
   for text in shell:
     done = subprocess.run(
       text.replace('PYTHONPATH=. fedreid', f'PYTHONPATH=. {program}').replace(
-        'fedpav:smoke', shlex.quote(f'fedpav:{TINY}')
+        'power_rule:smoke', shlex.quote(f'power_rule:{TINY}')
       ),
       shell=True,
       cwd=tmp_path,

@@ -5,8 +5,10 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import cells, comparison
-from fedreid_jax.config import presets, recipes
-from fedreid_jax.training.files import recorder, sealed
+from fedreid_jax.cli import run
+from fedreid_jax.config import load, presets, recipes
+from fedreid_jax.training import named_models
+from fedreid_jax.training.files import recorder, run_files, sealed
 
 ARG = 'smoke,rounds=2'
 METHODS = ('fedpav', 'fedpav+fedprox:local.epochs=2')
@@ -39,6 +41,43 @@ def test_components_are_added_to_those_of_a_recipe(tmp_path):
   assert (arm.local.epochs, arm.rounds) == (2, 2)
   assert comparison.config('fedpav:optim.lr=1e+0', ARG, 0).optim.lr == 1.0
   assert 'smoke' in presets.GENERALISED
+
+
+def test_added_components_have_fields(tmp_path, monkeypatch):
+  """Those of a module outside the package, in every command."""
+  (tmp_path / 'mine').mkdir()
+  (tmp_path / 'mine/decor.py').write_text(
+    'import dataclasses\n'
+    'from typing import Annotated\n'
+    'from fedreid_jax.method import Checked, Component, Range\n'
+    '@dataclasses.dataclass(frozen=True)\n'
+    'class Options(Checked):\n'
+    "  weight: Annotated[float, Range(0, 9), 'weight'] = 0.5\n"
+    'def make(options=Options()):\n'
+    "  return Component('decor')\n"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  made = comparison.config('fedpav+mine.decor:decor.weight=0.25', ARG, 3)
+  assert (
+    made.components == ('fedpav', 'mine.decor') and made.decor.weight == 0.25
+  )
+  made = load.load_config(
+    'fedsgd+mine.decor:variant=strict', {'decor.weight': 2.0}
+  )
+  assert made.components[-1] == 'mine.decor' and made.decor.weight == 2.0
+  assert (
+    made.components[:-1] == load.load_config('fedsgd:variant=strict').components
+  )
+  command = [
+    'fedreid',
+    '--config=fedpav+mine.decor:smoke',
+    '--config.decor.weight=3',
+  ]
+  assert (
+    run.parse(None, command) == ['fedreid'] and run.config().decor.weight == 3
+  )
+  with pytest.raises(errors.ConfigError, match='decor.wait.*decor.weight'):
+    comparison.config('fedpav+mine.decor:decor.wait=1', ARG, 0)
 
 
 def test_plus_signs_in_values_and_paths_add_no_component(tmp_path):
@@ -86,6 +125,34 @@ def test_comparisons_have_folders_of_their_own():
 def test_methods_that_are_refused(tmp_path, methods, message):
   with pytest.raises(errors.ConfigError, match=message):
     comparison.plan(methods, [ARG], [0], tmp_path)
+
+
+def test_only_equal_models_are_said_to_be_identical(tmp_path, monkeypatch):
+  methods = ('fedpav', 'fedpav+fedprox', 'fedpav+moon', 'fedpav+fedopt')
+  planned = comparison.plan(methods, [ARG], [0, 1], tmp_path)
+  for cell in planned:
+    finish(cell, 0.02 * (cell.label == 'fedpav+moon'))
+  # fedopt ranks all queries of these targets alike with another model.
+  models = {
+    cell.workdir: {'global': {'kernel': np.full(2, cell.label[-5:] == 'edopt')}}
+    for cell in planned
+  }
+  monkeypatch.setattr(run_files, 'checkpoints_of', lambda folder: folder)
+  monkeypatch.setattr(
+    named_models,
+    'restore',
+    lambda folder, _: named_models.Restored(2, models[folder], np.zeros(1), {}),
+  )
+  rows = comparison.compare(planned, 'global')
+  assert {row.label: row.identical for row in rows} == {
+    'fedpav+fedprox': True,
+    'fedpav+moon': False,
+    'fedpav+fedopt': False,
+  }
+  (note,) = comparison.notes('fedpav', rows)
+  assert note.startswith('fedpav+fedprox and fedpav are identical')
+  comparison.write(tmp_path / 'compare', 'fedpav', rows, {})
+  assert f'\n\n{note}.\n' in (tmp_path / 'compare.md').read_text()
 
 
 def test_effects_are_those_of_pairs(tmp_path):

@@ -3,6 +3,7 @@
   fedreid compare fedpav fedpav+mine.power_rule --seeds=0,1,2
   fedreid compare fedpav fedprox dfh --arg=smoke,rounds=6 --workdir=DIR
   fedreid compare 'fedpav:optim.lr=0.05' 'fedpav+fedprox:optim.lr=0.05'
+  fedreid compare fedpav 'fedpav+mine.decor:decor.weight=0.5'
 
 A method is a recipe, then `+COMPONENT` for each added component (a name of
 `fedreid list components`, or your module), then a colon and fields. All methods
@@ -10,7 +11,8 @@ are trained with the same seeds. The table has the mAP of the method and of the
 baseline, the mean of their paired differences with its 95 % interval, and the
 smallest effect that an experiment of as many seeds and targets finds in 80 % of
 repetitions. An interval that contains zero decides nothing. A seed counts when
-its runs have ended for all methods.
+its runs have ended for all methods. A method whose models are those of the
+baseline, to the bit, is said to be identical.
 
 `--arg` may be given several times, for routes of different training domains;
 the effects are then over the targets of all routes. `--targets` joins targets
@@ -93,7 +95,8 @@ def main(argv: list[str]) -> None:
       rows = comparison.compare(planned, chosen, _TARGETS.value)
       left_out = comparison.unfinished(planned)
       comparison.write(folder / 'compare', methods[0], rows, left_out)
-      return rows, comparison.said(left_out)
+      below = comparison.notes(methods[0], rows)
+      return rows, [*below, *comparison.said(left_out)]
 
     train = functools.partial(loop.train, verbose=run.workers() == 1)
     try:
