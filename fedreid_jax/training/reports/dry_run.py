@@ -11,7 +11,7 @@ from fedreid_jax import errors
 from fedreid_jax.config import parsing
 from fedreid_jax.models import flops
 from fedreid_jax.round.client_store import ClientStore
-from fedreid_jax.training import build, trackers
+from fedreid_jax.training import build, starts, trackers
 from fedreid_jax.training.files import checkpoint, client_states, run_files
 from fedreid_jax.training.reports import budget, report
 
@@ -32,6 +32,7 @@ def lines(config, workdir: Path) -> Iterator[str]:
   yield 'configuration, where it differs from the defaults:'
   for name, value in parsing.changed(config).items():
     yield f'  {name} = {value!r}'
+  yield from starts.lines(config)
   setup = build.build(config)
   federation = setup.federation
   yield ''

@@ -35,7 +35,7 @@ from fedreid_jax.config import load
 from fedreid_jax.core import types
 from fedreid_jax.data import validation
 from fedreid_jax.round import compose
-from fedreid_jax.training import build, earlier_data
+from fedreid_jax.training import build, earlier_data, starts
 from fedreid_jax.training.files import recorder, run_files, run_secret
 from fedreid_jax.training.reports.monitor import Progress
 
@@ -96,6 +96,8 @@ def describe(
     record.say(executor.uploads.describe())
   if not executor.resident:
     record.say(executor.describe_images())
+  for line in starts.lines(config):
+    record.say(line)
   for notice in notices(setup):
     record.say(f'note: {notice}')
   record.say(f'privacy: {setup.guarantee.statement(config.rounds)}')
