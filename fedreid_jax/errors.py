@@ -14,9 +14,11 @@ error[2]: 0 is out of range — rounds — between 1 and inf
 import contextlib
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+WIDTH = 80  # columns of a terminal that says nothing else
 REPORT = 'run again with --debug and report it'
 _DISK = re.compile('no space left|quota exceeded|file too large', re.IGNORECASE)
 
@@ -31,6 +33,28 @@ def printable(text: str) -> str:
   return ''.join(
     c if c.isprintable() else c.encode('unicode_escape').decode() for c in text
   )
+
+
+def folded(text: str, width: int = WIDTH, indent: str = '  ') -> str:
+  """Returns a text in lines of at most `width` columns, of whole words.
+
+  Lines that are added begin with the spaces of the first one and `indent`. A
+  longer word, such as a path, keeps a line of its own.
+  """
+  lines = []
+  for line in text.split('\n'):
+    margin = line[: len(line) - len(line.lstrip())] + indent
+    wrapped = textwrap.wrap(
+      line,
+      width,
+      subsequent_indent=margin,
+      drop_whitespace=True,
+      replace_whitespace=False,
+      break_long_words=False,
+      break_on_hyphens=False,
+    )
+    lines += wrapped if len(line) > width else [line]
+  return '\n'.join(lines)
 
 
 def counted(number: int, one: str, many: str = '') -> str:

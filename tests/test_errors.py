@@ -86,3 +86,13 @@ def test_a_message_is_one_line_that_cannot_steer_a_terminal():
   line = errors.DataError('a\x1b[2Kb\nc\r', 'd\udcff\x9b', 'é 人').line()
   assert line == r'error[3]: a\x1b[2Kb c\r — d\udcff\x9b — é 人'
   assert line.isprintable()
+
+
+def test_long_lines_are_folded_between_words():
+  line = '  warning: ' + ' '.join(['words'] * 20)
+  first, *rest = errors.folded(f'{line}\nshort').splitlines()
+  assert len(first) <= 80 and first.startswith('  warning: words')
+  assert [r[:5] for r in rest] == ['    w', 'short']
+  assert ' '.join(f'{first} {rest[0].strip()}'.split()) == line.strip()
+  path = '/' + 'x' * 100
+  assert path in errors.folded(f'written: {path}').splitlines()[-1]

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
       text = f'{result:<8} {finding.check}: {finding.problem}'
       if not finding.problem:
         text = f'{"ok":<8} {finding.check}'
-      print(errors.printable(text), flush=True)
+      print(errors.folded(errors.printable(text)), flush=True)
     if failed:
       raise errors.ConfigError(
         f'failed checks: {failed}', argv[1], 'change the component'

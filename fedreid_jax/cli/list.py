@@ -13,6 +13,7 @@ WORD selects the entries in which it occurs; case does not matter.
 """
 
 import importlib.metadata
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -119,12 +120,16 @@ def _short() -> Iterator[str]:
   yield f'more: fedreid list {"|".join(others)} [WORD]'
 
 
+def _name(entry: str) -> str:
+  return re.split('[:\\s]', entry.strip().lower(), maxsplit=1)[0]
+
+
 def main(argv: list[str]) -> None:
   """Prints the entries of a kind."""
 
   def body():
     if not argv[1:]:
-      print('\n\n'.join(_short()))
+      print(errors.folded('\n\n'.join(_short()), indent=' ' * 4))
       return
     kind, *words = argv[1:]
     if kind not in kinds() or len(words) > 1:
@@ -134,11 +139,14 @@ def main(argv: list[str]) -> None:
         f'fedreid list KIND [WORD]; {errors.one_of(kind, kinds())}',
       )
     word = words[0].lower() if words else ''
-    found = [entry for entry in kinds()[kind]() if word in entry.lower()]
+    entries = kinds()[kind]()
+    # A name means its entry, and not the others that mention it.
+    found = [entry for entry in entries if _name(entry) == word]
+    found = found or [entry for entry in entries if word in entry.lower()]
     if not found:
       raise errors.ConfigError(
         f'no {kind} with {word!r}', 'command line', f'fedreid list {kind}'
       )
-    print('\n'.join(found))
+    print(errors.folded('\n'.join(found), indent=' ' * 4))
 
   run.guarded(argv[:1], body, with_jax=False)

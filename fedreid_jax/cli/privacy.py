@@ -77,7 +77,7 @@ def main(argv: list[str]) -> None:
     # Before JAX is imported, which takes seconds.
     _check()
     for line in _plan(_required(_IDENTITIES), _required(_BATCH)):
-      print(line)
+      print(errors.folded(line))
 
   run.guarded(argv[:1], body, with_jax=False)
 

@@ -125,7 +125,8 @@ def start(command: ModuleType) -> None:
 def _usage() -> str:
   def line(name: str, module: str) -> str:
     about = first_line(module).partition(': `')[0]
-    return f'  {name:<16} {about[:1].lower()}{about[1:]}'
+    text = f'  {name:<16} {about[:1].lower()}{about[1:]}'
+    return errors.folded(text, indent=' ' * 17)
 
   lines = [line(name, module) for name, module in commands().items()]
   return (
@@ -152,10 +153,11 @@ def _help(
     entries = '\n'.join(reference.entries())
     parts.append(f'Fields, as --config.FIELD=VALUE:\n{entries}')
   else:
-    parts.append(
+    text = (
       '`--helpfull` also lists the fields of the configuration, and `fedreid '
       'list fields [WORD]` those with a word.'
     )
+    parts.append(errors.folded(text, indent=''))
   return '\n\n'.join(parts)
 
 
@@ -169,7 +171,8 @@ def _flags(given: Iterable[flags.Flag]) -> str:
     shown = f' (default: {default})' if given_default else ''
     # absl appends to multi flags how they are repeated.
     about = (flag.help or '').partition(';\n')[0]
-    lines.append(f'  {shape}\n      {about}{shown}')
+    text = errors.folded(f'      {about}{shown}', indent='')
+    lines.append(f'  {shape}\n{text}')
   return '\n'.join(lines)
 
 

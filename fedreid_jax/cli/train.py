@@ -17,6 +17,7 @@ run.
 
 from absl import flags
 
+from fedreid_jax import errors
 from fedreid_jax.cli import run
 
 TAKES_RECIPE = True
@@ -30,6 +31,10 @@ _DRY_RUN = flags.DEFINE_bool(
   'dry_run', False, 'Print what a run does and needs, and do not train.'
 )
 
+_VERBOSE = flags.DEFINE_bool(
+  'verbose', False, 'Print all figures of a round below its line.'
+)
+
 
 def main(argv: list[str]) -> None:
   """Trains, resumes or, with `--dry_run`, describes the configured run."""
@@ -40,11 +45,11 @@ def main(argv: list[str]) -> None:
       from fedreid_jax.training.reports import dry_run
 
       for line in dry_run.lines(chosen, workdir):
-        print(line, flush=True)
+        print(errors.folded(line), flush=True)
       return
     from fedreid_jax.training import loop
 
-    loop.train(chosen, workdir, _RESTART.value, verbose=True)
+    loop.train(chosen, workdir, _RESTART.value, 2 if _VERBOSE.value else 1)
     run.next_step(workdir, 'evaluate --workdir=DIR --checkpoint=best')
 
   run.guarded(argv, body)

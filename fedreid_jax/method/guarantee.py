@@ -166,23 +166,46 @@ class Guarantee:
 
   def statement(self, rounds: int) -> str:
     """Returns the guarantee after some rounds as a sentence for users."""
+    text, details, limits = self._parts(rounds)
+    if details:
+      text += f' ({"; ".join(details)}, {errors.counted(rounds, "round")})'
+    return '; '.join((text, *limits))
+
+  def lines(self, rounds: int) -> list[str]:
+    """Returns the guarantee after some rounds as lines of a console."""
+    text, details, limits = self._parts(rounds)
+    if not details:
+      return [f'privacy: {text}']
+    after = errors.counted(rounds, 'round')
+    mechanism, *released = details
+    return [
+      '; '.join((f'privacy: {text}, after {after}', *limits)),
+      f'  computed for: {mechanism}',
+      *([f'  {"; ".join(released)}'] if released else []),
+    ]
+
+  def _parts(self, rounds: int) -> tuple[str, list[str], list[str]]:
+    """Returns the guarantee, its details and what limits it."""
     found = self.epsilon(rounds)
     if self._claim is None or math.isinf(found):
-      return accounting.NONE
+      return accounting.NONE, [], []
     unit = self._claim.unit
     honest = 'honest ' if self._honest else ''
     within = '' if unit == 'client' else ' in one client'
-    others = [f'; {x.details}' for x in self._released.values() if x.details]
-    text = (
-      f'{accounting.text(found, self._claim.delta)} per '
-      f'{honest}{unit}{within} ({self._claim.details}{"".join(others)}, '
-      f'{errors.counted(rounds, "round")})'
+    others = [x.details for x in self._released.values() if x.details]
+    return (
+      f'{accounting.text(found, self._claim.delta)} per {honest}{unit}{within}',
+      [
+        part
+        for text in (self._claim.details, *others)
+        for part in text.split('; ')
+      ],
+      [
+        *([self._condition] if self._condition else []),
+        *([accounting.TOO_WEAK] if found > accounting.WEAK else []),
+        *([secret.STUDY] if self._study else []),
+      ],
     )
-    if self._condition:
-      text += f'; {self._condition}'
-    if found > accounting.WEAK:
-      text += f'; {accounting.TOO_WEAK}'
-    return f'{text}; {secret.STUDY}' if self._study else text
 
 
 def is_protected(components: Iterable[Component]) -> bool:

@@ -48,7 +48,7 @@ def train(
   config: Any,
   workdir: str | os.PathLike[str],
   restart: bool = False,
-  verbose: bool = False,
+  verbose: int = False,
   callbacks: Sequence[events.Callback] = (),
 ) -> dict[str, Any]:
   """Trains, or resumes, a run in a work directory, which it locks.
@@ -70,7 +70,8 @@ def train(
     config: `ConfigDict`, of `load_config` for example.
     workdir: directory of the run; it is made if it does not exist.
     restart: delete an earlier run in this directory instead of resuming it.
-    verbose: print the lines that `fedreid train` prints.
+    verbose: print the lines that `fedreid train` prints; 2: those that it
+      prints with `--verbose`.
     callbacks: instances of classes derived from `Callback`, called in this
       order by the first process of the run.
 
@@ -97,7 +98,7 @@ def run_rounds(
   config: Any,
   workdir: str | os.PathLike[str],
   restart: bool = False,
-  verbose: bool = False,
+  verbose: int = False,
   callbacks: Sequence[events.Callback] = (),
 ) -> dict[str, Any]:
   """Trains, or resumes, a run as `train` does, with the parts of `make`."""
@@ -114,7 +115,7 @@ def _train(
   config,
   workdir: Path,
   restart: bool,
-  verbose: bool,
+  verbose: int,
   callbacks: Sequence[events.Callback],
 ):
   # Processes that differ in a field or in code would train different models and
@@ -287,9 +288,9 @@ class Run:
         stopped = self._after_round(caught)
     found = self.record.results(self._results())
     report.print_summary(config, self.record, self.progress)
-    self.record.say(
-      f'privacy: {self.setup.guarantee.statement(self.progress.done)}'
-    )
+    if self.progress.done < config.rounds:
+      for line in self.setup.guarantee.lines(self.progress.done):
+        self.record.say(line)
     return found
 
   def _wait_for_programs(self) -> None:
@@ -390,6 +391,9 @@ class Run:
     state.done += 1
     state.images += log['images']
     state.count(log)
+    cohort = [self.setup.federation.clients[k] for k in log['clients']]
+    sizes = [c.num_images if c.labelled else 0 for c in cohort]
+    report.hide_untrained(log, np.array(sizes))
     form = self.form
     clusters = self._quality_of_clusters(log['clients'])
     values = report.client_values(log, self.names)

@@ -1,5 +1,7 @@
 """`fedreid list`, `--help`, nearest names, and completion in a shell."""
 
+import ast
+import re
 import subprocess
 import sys
 
@@ -73,6 +75,22 @@ def test_a_word_keeps_entries_in_any_case():
   code, out, err = commands.launch_program('list', 'fields', 'LR_mult')
   assert (code, err) == (0, '')
   assert out.split()[0] == 'optim.lr_multipliers' and out.count(' = ') == 1
+
+
+def test_a_name_keeps_its_own_entry():
+  code, out, err = commands.launch_program('list', 'presets', 'dfh')
+  assert (code, err) == (0, '')
+  names = {line.partition(':')[0] for line in out.splitlines() if ':' in line}
+  assert names - {'    inverted.'} == {'dfh'}
+  assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize('command', program.commands())
+def test_the_text_of_help_is_text(command):
+  """No line of a program, and none that is wider than a terminal."""
+  doc = ast.get_docstring(program.syntax(program.commands()[command])) or ''
+  for line in doc.splitlines():
+    assert len(line) <= 80 and not re.search(r'\w\(.*\)$| = \w', line), line
 
 
 @pytest.mark.parametrize(

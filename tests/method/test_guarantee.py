@@ -52,6 +52,7 @@ def test_a_condition_is_said_beside_every_epsilon():
 def test_without_a_claim_there_is_none():
   found = of(Component('fedpav'))
   assert found.statement(3) == 'no differential privacy'
+  assert found.lines(3) == ['privacy: no differential privacy']
   assert math.isinf(found.epsilon(3)) and not found.claimed
   found.check(['anything'])
 
@@ -70,6 +71,10 @@ def test_a_claim_is_of_the_rounds_that_are_done():
   assert text == (
     'epsilon = 4.984 at delta = 1e-05 per client (Gaussian, 20 rounds)'
   )
+  assert found.lines(20) == [
+    'privacy: epsilon = 4.984 at delta = 1e-05 per client, after 20 rounds',
+    '  computed for: Gaussian',
+  ]
   assert 0 < found.epsilon(10) < found.epsilon(20)
   assert found.epsilon(0) == 0
   weak = of(owner(noise=0.25, rate=1.0)).statement(1)

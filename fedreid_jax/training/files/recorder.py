@@ -34,11 +34,9 @@ from fedreid_jax.core import archives
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import callbacks
 from fedreid_jax.training.files import atomic, sealed
-from fedreid_jax.training.reports import console_table
+from fedreid_jax.training.reports import console_lines, console_table
 
 METRICS, RESULTS, QUERIES = 'metrics.jsonl', 'results.json', 'queries.npz'
-# Suffixes of metrics that have no column in tables.
-APART = ('_std', '_before_neck', '_after_neck')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 CLIENTS = 'client-metrics'  # in a work directory
 CLIENT = 'client'
@@ -125,17 +123,21 @@ def environment() -> dict[str, Any]:
 class Recorder(callbacks.Callback):
   """Writes files and lines of the console, in the first process of a run."""
 
-  def __init__(self, workdir: Path, total_rounds: int, verbose: bool = True):
-    """Opens the record; `verbose` prints lines, tables and a progress bar."""
+  def __init__(self, workdir: Path, total_rounds: int, verbose: int = True):
+    """Opens the record.
+
+    With `verbose` it prints lines, tables and a progress bar, with 2 also all
+    figures of a round.
+    """
+    self._all_figures = verbose > 1
     self._lines = workdir / METRICS
     self._results = workdir / RESULTS
     self._writes = jax.process_index() == 0
-    self._total = total_rounds
     # Of the rows that this process wrote or kept, whatever is on the disk.
     self._rows = sealed.Growing()
     self._queries: bytes | None = None
     self._kept: bytes | None = None  # rows of an earlier start, to be written
-    width = None if sys.stdout.isatty() else 140
+    width = None if sys.stdout.isatty() else errors.WIDTH
     self._console = console.Console(
       quiet=not (self._writes and verbose),
       highlight=False,
@@ -252,7 +254,8 @@ class Recorder(callbacks.Callback):
 
   def say(self, line: str) -> None:
     """Prints a line above the progress bar."""
-    self._console.print(line, markup=False, soft_wrap=True)
+    text = errors.folded(line, self._console.width)
+    self._console.print(text, markup=False, soft_wrap=True)
 
   def phase(self, line: str) -> None:
     """Prints the phase that begins; a progress bar in a terminal times it."""
@@ -275,33 +278,15 @@ class Recorder(callbacks.Callback):
     self._bar.update(
       self._task, description='rounds', completed=event.round, refresh=True
     )
-    losses = '  '.join(
-      f'{name} {value:.4g}'
-      for name, value in values.items()
-      if isinstance(value, float)
-      and name not in ('seconds', 'lr')
-      and not name.startswith('images_')
-    )
-    megabytes = (values['bytes_up'] + values['bytes_down']) / 1e6
-    self.say(
-      f'round {event.round:>4}/{event.rounds}  {values["seconds"]:6.2f} s  '
-      f'{values["images_per_second"]:7.0f} images/s  lr {values["lr"]:.4g}  '
-      f'{megabytes:.1f} MB  {losses}'
-    )
-    if 'clusters' in values:
-      clusters = (' + '.join(names) for names in values['clusters'].values())
-      self.say(f'{"":>6}clusters: {" | ".join(clusters)}')
+    for line in console_lines.of_round(event, self._all_figures):
+      self.say(line)
 
   def on_evaluation(self, event: callbacks.Evaluation) -> None:
     """Records and prints the entries of an evaluation."""
     for entry in event.entries:
       self.event(event.round, 'eval', {**entry, **entry['metrics']})
-      shown = '  '.join(
-        f'{k} {v:.2f}'
-        for k, v in entry['metrics'].items()
-        if not k.endswith(APART)
-      )
-      self.say(f'{"":>6}{entry["target"]} {entry["model"]}: {shown}')
+    for line in console_lines.of_evaluation(event.entries):
+      self.say(line)
 
   def table(
     self,
@@ -321,9 +306,10 @@ class Recorder(callbacks.Callback):
     caption: Sequence[str] = (),
   ) -> None:
     """Prints evaluation entries as a table, sorted by target."""
+    entries = console_lines.few(entries)
     # An evaluator may have metrics for only some of the targets.
     names = dict.fromkeys(name for e in entries for name in e['metrics'])
-    metrics = [name for name in names if not name.endswith(APART)]
+    metrics = [name for name in names if not name.endswith(console_lines.APART)]
     fields = ('target', 'protocol', 'direction', 'model', 'round')
     counts = ('queries', 'gallery', 'invalid_queries')
     distance = entries[0]['distance']
@@ -368,11 +354,16 @@ def over_clients(
   """Returns the minimum, median and maximum of each metric over the clients."""
   return {
     metric: {
-      name: float(over([found[metric] for found in clients.values()]))
+      name: float(over([x[metric] for x in clients.values() if metric in x]))
       for name, over in (('min', min), ('median', np.median), ('max', max))
     }
-    for metric in next(iter(clients.values()), {})
+    for metric in _metrics(clients)
   }
+
+
+def _metrics(clients: Mapping[str, Mapping[str, float]]) -> list[str]:
+  # Clients without labels have fewer.
+  return [*dict.fromkeys(name for found in clients.values() for name in found)]
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -405,13 +396,13 @@ def read_arrays(
 def write_clients(
   workdir: Path, round_: int, clients: Mapping[str, Mapping[str, float]]
 ) -> bytes:
-  """Writes the metrics of the clients of a round, which all have the same.
+  """Writes the metrics of the clients of a round, NaN where one has none.
 
   Returns the content of the file.
   """
   arrays: dict[str, np.ndarray] = {
-    metric: np.array([found[metric] for found in clients.values()], np.float64)
-    for metric in next(iter(clients.values()), {})
+    metric: np.array([x.get(metric, np.nan) for x in clients.values()])
+    for metric in _metrics(clients)
   }
   arrays[CLIENT] = np.array([*clients], np.str_)
   folder = workdir / CLIENTS
@@ -441,6 +432,10 @@ def read_clients(
   found = read_arrays(path, CLIENT, digest=digest)
   columns = {k: v.tolist() for k, v in found.items()}
   return {
-    name: {metric: values[k] for metric, values in columns.items()}
+    name: {
+      metric: values[k]
+      for metric, values in columns.items()
+      if values[k] == values[k]  # not NaN
+    }
     for k, name in enumerate(columns.pop(CLIENT))
   }

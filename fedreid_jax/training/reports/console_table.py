@@ -1,4 +1,8 @@
-"""Tables for a terminal of any width, in which nothing is cut."""
+"""Tables for a terminal of any width, in which nothing is cut.
+
+Without a terminal, in a file or a pipe, they have the width of one of 80
+columns.
+"""
 
 import itertools
 from collections.abc import Collection, Sequence
@@ -42,9 +46,6 @@ def show(
   natural = measure.Measurement.get(screen, endless, made).maximum
   if natural <= screen.width:
     screen.print(made)
-  elif not screen.is_terminal:  # a file has lines of any length
-    options = {'width': natural, 'quiet': screen.quiet}
-    console.Console(file=screen.file, **options).print(made)
   else:
     for row in cells:
       _block(screen, names, row)
@@ -53,11 +54,8 @@ def show(
 
 
 def markdown(content: str) -> None:
-  """Prints Markdown: as it is into a file, with tables in a terminal."""
+  """Prints Markdown with tables of a console."""
   screen = console.Console(highlight=False, emoji=False)
-  if not screen.is_terminal:
-    print(content)
-    return
   kinds = itertools.groupby(
     content.splitlines(), lambda line: line.startswith('| ')
   )
@@ -70,7 +68,10 @@ def markdown(content: str) -> None:
 
 
 def _table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> table.Table:
-  made = table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+  # Two spaces between columns: a margin of one, and the line of the box.
+  made = table.Table(
+    box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+  )
   for k, name in enumerate(names):
     justify = 'left' if k == 0 else 'right'
     made.add_column(text.Text(name), justify=justify, no_wrap=True)
@@ -96,4 +97,5 @@ def _block(
 
 
 def _print(screen: console.Console, line: str) -> None:
-  screen.print(text.Text(line, overflow='fold'))
+  folded = errors.folded(line, screen.width)
+  screen.print(text.Text(folded, overflow='fold'))

@@ -227,12 +227,13 @@ class Monitor:
       entropy = sum(c.num_images * math.log(c.num_identities) for c in here)
       guess = Guess(metrics['identity'], entropy / images)
     guessed = sum(c.num_images / c.num_identities for c in here)
+    chance = 100.0 * guessed / images
     state.course, found = follow(
       state.course,
       metrics['loss'],
       log['median_loss'],
-      metrics['accuracy'],
-      100.0 * guessed / images,
+      metrics.get('accuracy', chance),  # none without labels
+      chance,
       guess,
     )
     if guess and state.done == self._config.rounds:

@@ -37,8 +37,10 @@ from fedreid_jax.data import validation
 from fedreid_jax.round import compose
 from fedreid_jax.training import build, earlier_data, starts
 from fedreid_jax.training.files import recorder, run_files, run_secret
+from fedreid_jax.training.reports import console_lines
 from fedreid_jax.training.reports.monitor import Progress
 
+CLASSIFIER = 'identity', 'accuracy'  # metrics of a client's classifier
 JUDGES = ('market1501', 'dukemtmc', 'cuhk03-np', 'msmt17')
 
 Entry = dict[str, Any]
@@ -68,6 +70,7 @@ def describe(
         'restore the original files, or start again with --restart',
       )
   table, executor = clients(setup.federation.clients), setup.executor
+  rows, caption = console_lines.clients(table)
   # In the order of `run_files.WRITTEN`: a run that is killed must leave no file
   # without the earlier ones.
   if jax.process_index() == 0:
@@ -100,12 +103,14 @@ def describe(
     record.say(line)
   for notice in notices(setup):
     record.say(f'note: {notice}')
-  record.say(f'privacy: {setup.guarantee.statement(config.rounds)}')
+  for line in setup.guarantee.lines(config.rounds):
+    record.say(line)
   record.table(
     'Clients',
     list(table[0]),
-    [[str(v) for v in row.values()] for row in table],
+    rows,
     ('cameras', 'visible', 'infrared'),
+    caption,
   )
 
 
@@ -184,6 +189,27 @@ def out_of_range(log: dict[str, Any], names: list[str]) -> list[str]:
   return [names[k] for k in log['clients'][far]]
 
 
+def hide_untrained(log: dict[str, Any], labelled: np.ndarray) -> None:
+  """Removes figures of classifiers that no label trains from a log.
+
+  Means of the round are then over the other clients, by their images.
+
+  Args:
+    labelled: number of images of every client of the cohort, 0 without labels.
+  """
+  if labelled.all():
+    return
+  counted = np.where(log['valid'], labelled, 0)
+  for name in CLASSIFIER:
+    if name not in log['per_client'] or name not in log['metrics']:
+      continue
+    column = log['per_client'][name]
+    log['per_client'][name] = np.where(labelled, column, np.nan)
+    del log['metrics'][name]
+    if counted.any():
+      log['metrics'][name] = float(np.average(column, weights=counted))
+
+
 def client_values(
   log: dict[str, Any], names: list[str]
 ) -> dict[str, dict[str, float]]:
@@ -192,7 +218,12 @@ def client_values(
   if 'weights' in log:
     columns = columns | {'weight': log['weights']}
   return {
-    names[client]: {name: float(found[k]) for name, found in columns.items()}
+    names[client]: {
+      name: float(found[k])
+      for name, found in columns.items()
+      # Without labels a client has no figures of a classifier.
+      if not (name in CLASSIFIER and np.isnan(found[k]))
+    }
     for k, client in enumerate(log['clients'])
     if log['valid'][k]
   }

@@ -109,7 +109,7 @@ def main(argv: list[str]) -> None:
     attacked = loaded_run.load(config, workdir, _CHECKPOINT.value)
     start = time.perf_counter()
     report = _AUDITS[_ATTACK.value](attacked, file.with_suffix('.png'))
-    print('\n'.join(report.lines))
+    print(errors.folded('\n'.join(report.lines)))
     entries = report.entries | {
       'attack': _ATTACK.value,
       'valid': not report.failed,

@@ -174,7 +174,8 @@ def _described(attempts, answers, attacked) -> dict[str, Any]:
 def _title(name: str, described: Mapping[str, Any]) -> str:
   for attempt, losses in described['losses'].items():
     for when, parts in losses.items():
-      print(f'{attempt}, {when}: ', *(f'{n} {v:.4g}' for n, v in parts.items()))
+      figures = ' '.join(f'{n} {v:.4g}' for n, v in parts.items())
+      print(errors.folded(f'{attempt}, {when}: {figures}'))
   judge = 'another model' if described['judge']['other_model'] else 'this model'
   if described['judge']['same_initial_weights']:
     judge += ' with the same initial weights'
@@ -189,7 +190,7 @@ def _title(name: str, described: Mapping[str, Any]) -> str:
     lines += textwrap.wrap(f'right {question}, %: {line}', TITLE)
     for name, (low, high) in bounds.items():
       shown[name] += f' [{low:.1f}, {high:.1f}]'
-    print(f'right {question}, %: {", ".join(shown.values())}')
+    print(errors.folded(f'right {question}, %: {", ".join(shown.values())}'))
   return '\n'.join(lines)
 
 

@@ -57,10 +57,11 @@ def main(argv: list[str]) -> None:
       )
     found = embedding_flags.write(model, images, out, detected)
     count, width = found.rows.shape
-    print(
+    line = (
       f'{errors.counted(count, "vector")} of {width} in {out}, their images in '
       f'{vectors.csv_of(out)}, their model in {out.with_suffix(".json")}'
     )
+    print(errors.folded(line))
     kind = ['--query_modality=MODALITY'] if model.has_modalities else []
     embedding_flags.next_step(
       'search', f'--gallery={out}', *kind, '--query=IMAGE'

@@ -54,16 +54,18 @@ def say_model(model: 'Snapshot') -> None:
   print(f'model: {described(model)}')
   given = model.config.evaluation
   if given.batch_stats != 'running':
-    print(
+    line = (
       'note: the evaluation of this run re-estimates the moments of batch '
       f'normalisation (evaluation.batch_stats={given.batch_stats}); embeddings '
       'use the running moments'
     )
+    print(errors.folded(line))
   if given.camera_norm:
-    print(
+    line = (
       'note: the evaluation of this run normalises features by camera '
       '(evaluation.camera_norm); embeddings are not normalised'
     )
+    print(errors.folded(line))
 
 
 def described(model: 'Snapshot') -> str:

@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
     source, out = (Path(name).expanduser().absolute() for name in given)
     imported = conversion.convert(source, out)
     for line in imported.lines():
-      print(errors.printable(line))
+      print(errors.folded(errors.printable(line)))
     print(f'next: {imported.command()}')
 
   run.guarded(argv[:1], body, with_jax=False)

@@ -18,7 +18,7 @@ baseline, to the bit, is said to be identical.
 the effects are then over the targets of all routes. `--targets` joins targets
 by regular expressions, for example all that are shifted in one way:
 
-  fedreid compare fedpav dfh --targets='.*[+]noise' --targets='[a-z]+' \
+  fedreid compare fedpav dfh --targets='.*[+]noise' --targets='[a-z]+' \\
     --arg='trial,data.targets=("mall","park","mall:shift=noise")'
 
 `compare.md`, `compare.json` and `compare.png` in the work directory are written

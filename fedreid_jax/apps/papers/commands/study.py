@@ -134,7 +134,8 @@ def _print_list(chosen: list[Claim]) -> None:
   from fedreid_jax.apps.papers import cells, study
 
   for claim in chosen:
-    print(f'{claim.name:<20} {claim.source}: {claim.text}')
+    line = f'{claim.name:<20} {claim.source}: {claim.text}'
+    print(errors.folded(line, indent=' ' * 21))
   seeds = grid.seeds(_SEEDS.value)
   planned = study.plan(chosen, seeds, Path(), _SET.value)
   # Claims share runs: cells with the same folder count once.

@@ -12,9 +12,9 @@ The preset `synthetic`, the default, runs the table on built-in images; `smoke`
 is a reduced version of it. Only `paper` runs on the published data and shows
 the published numbers next to the measured ones. The folder of a run is named
 after its configuration, so that tables share runs. The same command resumes a
-      # Without factors in the folder's name: tables share runs.
-      cell = cells.make_cell(row.label, config, folder, {})
-      found.append(cell._replace(factors=row.factors))
+table. `--available` leaves out the rows whose data sets are not in `--root`,
+and `--only` keeps the rows with one of its labels. A table that is a figure is
+drawn into a `.png` file beside it, which needs fedreid_jax[viz].
 """
 
 import functools
@@ -165,5 +165,6 @@ def _cells(table: declare.Table, folder: Path) -> list[Any]:
       'see docs/datasets.md',
     )
   for lack, labels in left_out.items():
-    print(errors.printable(f'left out for lack of {lack}: {"; ".join(labels)}'))
+    line = f'left out for lack of {lack}: {"; ".join(labels)}'
+    print(errors.folded(errors.printable(line)))
   return found
