@@ -21,7 +21,7 @@ ARG EXTRA=
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     wheel="$(ls /wheels/fedreid_jax-*.whl)" && \
-    pip install --no-cache-dir "${wheel}[viz,search,export,track${EXTRA:+,${EXTRA}}]"
+    pip install --no-cache-dir "${wheel}[viz,search,serve,privacy,export,track${EXTRA:+,${EXTRA}}]"
 # The number of the user is that of the first user of most hosts, so that files
 # in mounted folders belong to somebody there.
 RUN useradd --create-home --uid 1000 fedreid && \

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 WIDTH = 80  # columns of a terminal that says nothing else
+MAKE_ROOM = 'make room'  # begins the remedy for a file that is not written
 REPORT = 'run again with --debug and report it'
 _DISK = re.compile('no space left|quota exceeded|file too large', re.IGNORECASE)
 
@@ -161,7 +162,7 @@ def on_disk(path: Path) -> Iterator[None]:
     raise ResourceError(
       f'cannot be written: {error.strerror or error}',
       str(error.filename or path),
-      'make room, or choose another place',
+      f'{MAKE_ROOM}, or choose another place',
     ) from error
 
 

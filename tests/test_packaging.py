@@ -1,6 +1,7 @@
 """Files beside the package agree with it, and imports point one way."""
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def test_accelerators_have_the_bounds_of_jax():
   for extra in ('cuda12', 'cuda13', 'tpu'):
     (one,) = PROJECT['optional-dependencies'][extra]
     assert one == plain.replace('jax', f'jax[{extra}]')
+
+
+def test_the_image_has_the_extras_that_commands_ask_for():
+  extras = re.search(r'\[([\w,]+)\$', (ROOT / 'Dockerfile').read_text())
+  assert extras is not None
+  named = extras[1].split(',')
+  assert {*named} <= PROJECT['optional-dependencies'].keys()
+  assert {'viz', 'search', 'serve', 'privacy', 'export'} <= {*named}
 
 
 def test_imports_point_one_way():

@@ -16,7 +16,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { font: 1rem/1.45 system-ui, sans-serif; margin: 0 auto; padding: 1rem;
   max-width: 100rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .5rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.125rem; margin: 0 0 .75rem; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem .75rem;
   margin: 0 0 1rem; font-size: .9rem; }
@@ -25,6 +25,9 @@ dd { margin: 0; overflow-wrap: anywhere; }
 nav ol { margin: 0 0 1rem; padding-left: 2rem; }
 nav a { color: var(--mark); overflow-wrap: anywhere; }
 section { border-top: 1px solid var(--line); padding: 1rem 0; }
+@media (max-width: 40rem) {
+  dl { grid-template-columns: 1fr; }
+  dd { margin: 0 0 .4rem; } }
 """
 
 
@@ -55,6 +58,17 @@ def text(value: Any) -> str:
   return html.escape(errors.printable(str(value)))
 
 
+def prose(words: str) -> str:
+  """Returns escaped text, in which `words` between backticks are code."""
+  parts = text(words).split('`')
+  if len(parts) % 2 == 0:  # a backtick without a partner is a letter
+    return text(words)
+  return ''.join(
+    f'<code>{part}</code>' if number % 2 else part
+    for number, part in enumerate(parts)
+  )
+
+
 def text_block(lines: str) -> str:
   """Returns lines of text as a preformatted block, escaped."""
   shown = '\n'.join(errors.printable(line) for line in lines.split('\n'))
@@ -64,7 +78,8 @@ def text_block(lines: str) -> str:
 def facts(pairs: Iterable[tuple[str, Any]]) -> str:
   """Returns names and values as a description list."""
   rows = ''.join(
-    f'<dt>{text(name)}</dt><dd>{text(value)}</dd>' for name, value in pairs
+    f'<dt>{text(name)}</dt><dd>{prose(str(value))}</dd>'
+    for name, value in pairs
   )
   return f'<dl>{rows}</dl>\n'
 
@@ -82,20 +97,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
   )
 
 
-def figure(drawn: Any, alt: str, minimum: int = 0) -> str:
-  """A Matplotlib figure as a picture, described in words by `alt`.
-
-  The picture scrolls on a page narrower than `minimum` pixels.
-  """
+def figure(drawn: Any, alt: str) -> str:
+  """A Matplotlib figure as a picture, described in words by `alt`."""
   stream = io.BytesIO()
   drawn.savefig(stream, format='png', dpi=130)
   code = base64.b64encode(stream.getvalue()).decode()
   width = int(drawn.get_size_inches()[0] * 96)
-  style = f'width:{width}px;min-width:{min(minimum, width)}px'
   return (
-    '<div class="wide" tabindex="0">'
     f'<img src="data:image/png;base64,{code}" alt="{text(alt)}" '
-    f'style="{style}"></div>\n'
+    f'style="width:{width}px">\n'
   )
 
 

@@ -60,7 +60,7 @@ def _run(label: str, run: run_files.Recorded) -> str:
   pairs = [('run', label), ('guarantee', guarantee), *words.items()]
   shown = html_page.facts(pairs)
   if not words:
-    shown += f'<p>{html_page.text(NONE)}</p>\n'
+    shown += f'<p>{html_page.prose(NONE)}</p>\n'
   picture = run.folder / 'audit-gradient.png'
   if 'gradient' in words and picture.exists():
     code = base64.b64encode(picture.read_bytes()).decode()

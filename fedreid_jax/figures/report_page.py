@@ -27,7 +27,9 @@ img { max-width: 100%; height: auto; background: white; }
 pre { overflow-x: auto; background: var(--back); padding: .75rem;
   font-size: .8rem; }
 summary { cursor: pointer; font-weight: 600; }
-p { margin: 0 0 .75rem; max-width: 60rem; }
+p { margin: 0 0 .75rem; max-width: 60rem; overflow-wrap: anywhere; }
+@media (max-width: 40rem) {
+  th, td { white-space: normal; padding: .25rem; } }
 """
 
 
@@ -169,12 +171,12 @@ def _learning(found: Sequence[Labelled]) -> str:
   parts = []
   if any(curves.has_lines(results['evaluation']) for _, results in tests):
     drawn = curves.draw(tests)
-    parts.append(html_page.figure(drawn, f'Metrics by round. {ALTS}', 480))
+    parts.append(html_page.figure(drawn, f'Metrics by round. {ALTS}'))
   trained = [(one.label, [run.rounds for run in one.runs]) for one in found]
   if all(runs[0] for _, runs in trained):
     drawn = curves.draw_losses(trained)
     words = 'Training loss by round: the mean and every client.'
-    parts.append(html_page.figure(drawn, words, 480))
+    parts.append(html_page.figure(drawn, words))
   return ''.join(parts)
 
 
@@ -183,9 +185,7 @@ def _ranks(loaded: Sequence[tuple[str, LoadedRun]]) -> str:
   second = retrieval.draw_distances(loaded)
   ranks = 'Share of queries with a match among the first 20.'
   pairs = 'Distances of images of the same person and of others.'
-  return html_page.figure(first, ranks, 420) + html_page.figure(
-    second, pairs, 420
-  )
+  return html_page.figure(first, ranks) + html_page.figure(second, pairs)
 
 
 def _lists(
@@ -205,7 +205,7 @@ def _lists(
         )
         shown = ', '.join(f'{100 * values[k]:.0f}' for k in places)
         alt = f'{words} queries of {target.name}, average precision {shown}'
-        parts.append(html_page.figure(drawn, alt, 640))
+        parts.append(html_page.figure(drawn, alt))
   return ''.join(parts) or '<p>No query has a match.</p>\n'
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedreid_jax import errors
 from fedreid_jax.config import load, parsing, schema, validation
 from fedreid_jax.core import types
 from fedreid_jax.data.synthetic import versions
@@ -238,6 +239,7 @@ class Run:
     if self.clients.notice:
       record.say(self.clients.notice)
     self.progress = monitor.Progress()
+    self.kept: int | None = None  # round of the last checkpoint
     self.monitor = monitor.Monitor(
       config, record, self.setup.federation.clients, self.progress
     )
@@ -254,6 +256,27 @@ class Run:
 
   def all(self) -> dict[str, Any]:
     """Runs the remaining rounds and returns the content of results.json."""
+    try:
+      return self._all()
+    except errors.ResourceError as error:
+      if not error.fix.startswith(errors.MAKE_ROOM):
+        raise
+      # The files of the run: a later round has been computed in vain.
+      raise errors.ResourceError(
+        error.what, error.where, f'{error.fix}; {self._repeated()}'
+      ) from error
+
+  def _repeated(self) -> str:
+    """Which rounds the same command computes again."""
+    kept, done = self.kept, self.progress.done
+    if kept is None:
+      return 'the run begins again'
+    rounds = {0: 'no round is', 1: f'round {done} is'}.get(
+      done - kept, f'rounds {kept + 1} to {done} are'
+    )
+    return f'{rounds} repeated'
+
+  def _all(self) -> dict[str, Any]:
     config = self.config
     self._resume()
     self.clock.lap('setup')
@@ -339,7 +362,7 @@ class Run:
     step = self.saved.latest()
     server, host = self.clients.restore(step, self.server)
     if step is not None:
-      self.fresh = False
+      self.fresh, self.kept = False, step
       self.server = self.setup.executor.put_server(server)
       self.progress.load(step, host)
       self.clock.seconds = host['seconds']
@@ -372,6 +395,7 @@ class Run:
     self._check_lock()
     done = self.progress.done
     path = self.clients.save(done, self.server, host, score)
+    self.kept = done
     self.hooks.report(events.Checkpoint(done, path, score))
 
   def _check_lock(self) -> None:

@@ -123,3 +123,18 @@ def test_metrics_of_clients_by_round():
 def test_text_of_a_page_is_escaped_and_keeps_its_lines():
   assert html_page.text('a<b\n"c"') == 'a&lt;b &quot;c&quot;'
   assert '>a\n&amp;b<' in html_page.text_block('a\n&b')
+
+
+def test_words_between_backticks_are_code():
+  assert html_page.prose('run `a <b>` first') == (
+    'run <code>a &lt;b&gt;</code> first'
+  )
+  assert html_page.prose('a`b') == 'a`b'
+  assert '<dd><code>x</code></dd>' in html_page.facts([('name', '`x`')])
+
+
+def test_no_text_has_backticks_and_no_picture_a_smallest_width(html):
+  body = html.partition('<body>')[2]
+  assert '<code>fedreid audit</code>' in body
+  assert '`' not in re.sub('<(pre|img).*?(</pre>|>)', '', body, flags=re.DOTALL)
+  assert 'min-width' not in body

@@ -10,7 +10,7 @@ from jax._src import monitoring
 from fedreid_jax import errors
 from fedreid_jax.round import simulation
 from fedreid_jax.training import build, evaluation, loop
-from fedreid_jax.training.files import run_files
+from fedreid_jax.training.files import client_states, run_files
 from fedreid_jax.training.processes import signals
 from fedreid_jax.training.reports import report
 
@@ -28,6 +28,26 @@ def _signals_of_a_command(monkeypatch):
 
 def metrics_of(results):
   return [(e['round'], e['metrics']) for e in results['evaluation']]
+
+
+def test_after_a_full_disk_the_rounds_that_are_repeated_are_said(
+  built_once, small, tmp_path, monkeypatch
+):
+  """Evaluations, and with them checkpoints, are after rounds 0, 2 and 4."""
+  save = client_states.ClientStates.save
+
+  def on_a_disk(self, done, *rest):
+    if done == 4:
+      raise errors.ResourceError('full', 'disk', errors.MAKE_ROOM)
+    return save(self, done, *rest)
+
+  small.checkpoint_every = 9
+  monkeypatch.setattr(client_states.ClientStates, 'save', on_a_disk)
+  with pytest.raises(errors.ResourceError) as caught:
+    loop.train(small, tmp_path)
+  assert caught.value.fix == 'make room; rounds 3 to 4 are repeated'
+  with pytest.raises(errors.ResourceError, match='rounds 3 to 4 are repeated'):
+    loop.train(small, tmp_path)
 
 
 def test_files_of_a_run(built_once, small, tmp_path):
@@ -296,7 +316,7 @@ def test_a_finite_explosion_is_said_once(
     with pytest.raises(SystemExit):
       loop.train(small, tmp_path, verbose=True)
   results = loop.train(small, tmp_path, verbose=True)
-  said = capsys.readouterr().out
+  said = ' '.join(capsys.readouterr().out.split())
   assert said.count('warning: the loss is') == 1
   assert '— round 3 — lower optim.lr, dfh.lam' in said
   (line,) = explosions(lines_of(tmp_path, 'warning'))

@@ -133,6 +133,7 @@ class Recorder(callbacks.Callback):
     self._lines = workdir / METRICS
     self._results = workdir / RESULTS
     self._writes = jax.process_index() == 0
+    self._total = total_rounds
     # Of the rows that this process wrote or kept, whatever is on the disk.
     self._rows = sealed.Growing()
     self._queries: bytes | None = None

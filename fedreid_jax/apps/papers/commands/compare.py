@@ -25,7 +25,8 @@ by regular expressions, for example all that are shifted in one way:
 after every run. The default work directory is a folder of `runs/compared`,
 named after the methods and `--arg`. The same command resumes; `--shard=0/2` and
 `--shard=1/2` split the runs between two processes, and `--workers=2` trains two
-runs at a time.
+runs at a time. The command needs fedreid_jax[viz], which it checks before it
+trains.
 """
 
 import functools
