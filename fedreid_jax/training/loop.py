@@ -42,6 +42,7 @@ from fedreid_jax.training.files import (
 from fedreid_jax.training.processes import peers, process, signals
 from fedreid_jax.training.reports import monitor, report
 
+QUIET = 2.0  # seconds of rendering between two lines
 COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
 
 
@@ -216,7 +217,13 @@ class Run:
     self.config, self.record, self.saved = config, record, saved
     # Of several processes, only the first one holds the lock.
     self.held, self.hooks, self.clock = held, calls, clock
-    record.phase(f'reading the images: data.source={config.data.source}')
+    rendered = versions.resolve(config.data.source) in versions.VERSIONS
+    what = (
+      'rendering the images: seconds to a minute, once a machine'
+      if rendered
+      else 'reading the images'
+    )
+    record.phase(f'{what}: data.source={config.data.source}')
     self.setup = make(config, root)
     self.server, self.store = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
@@ -252,7 +259,21 @@ class Run:
     self.waited = False
     if not ended and jax.process_count() == 1:
       self.ahead = self.setup.executor.compile_ahead(self.server, self.store)
+    # Each of several processes renders the images of its own clients only.
+    if rendered and self.setup.executor.resident and jax.process_count() == 1:
+      self._render()
     self.setup.executor.read_images()
+
+  def _render(self) -> None:
+    """Renders the images of the clients, and says how far it has come."""
+    clients = self.setup.federation.clients
+    said = time.monotonic()
+    for number, client in enumerate(clients, 1):
+      client.images()
+      if time.monotonic() - said > QUIET:
+        of_all = f'{number} of {errors.counted(len(clients), "client")}'
+        self.record.say(f'  rendered {of_all}, the last one {client.name}')
+        said = time.monotonic()
 
   def all(self) -> dict[str, Any]:
     """Runs the remaining rounds and returns the content of results.json."""

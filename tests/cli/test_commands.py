@@ -71,7 +71,7 @@ def test_synthetic_recipe_end_to_end(tmp_path):
   code, out, err = commands.launch('main', *flags)
   assert code == 0, err
   assert 'unseen targets' in out and 'rank10' in out
-  assert 'reading the images' in out and 'compiling a round' in out
+  assert 'rendering the images' in out and 'compiling a round' in out
   assert out.splitlines()[-2:] == [
     f'work directory: {tmp_path}',
     f'next: fedreid evaluate --workdir={tmp_path} --checkpoint=best',

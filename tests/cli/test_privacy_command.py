@@ -86,7 +86,7 @@ def test_the_epsilon_is_that_of_a_run_of_dpsgd():
   [
     (
       ('--noise=2',),
-      '200 steps, at most 16 in a step\nnoise: 2 times the clip\n'
+      '200 steps, at\n  most 16 in a step\nnoise: 2 times the clip\n'
       'epsilon = 6.134 at delta = 1e-05 per identity',
     ),
     (('--noise=0',), f'noise: 0 times the clip\n{accounting.NONE}\n'),

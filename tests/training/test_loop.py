@@ -1,6 +1,7 @@
 import json
 import shutil
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +29,21 @@ def _signals_of_a_command(monkeypatch):
 
 def metrics_of(results):
   return [(e['round'], e['metrics']) for e in results['evaluation']]
+
+
+def test_rendering_says_how_far_it_has_come(monkeypatch):
+  clients = toy.toy_clients()
+  said, run = [], object.__new__(loop.Run)
+  run.setup = SimpleNamespace(federation=SimpleNamespace(clients=clients))
+  run.record = SimpleNamespace(say=said.append)
+  seconds = iter((0.0, 1.0, 3.0, 3.5, 4.0, 9.0, 9.0))
+  monkeypatch.setattr(loop.time, 'monotonic', lambda: next(seconds))
+  run._render()
+  _, second, _, fourth = (client.name for client in clients)
+  assert said == [
+    f'  rendered 2 of 4 clients, the last one {second}',
+    f'  rendered 4 of 4 clients, the last one {fourth}',
+  ]
 
 
 def test_after_a_full_disk_the_rounds_that_are_repeated_are_said(
