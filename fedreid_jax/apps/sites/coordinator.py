@@ -299,8 +299,18 @@ def _impossible(reply: dict[str, Any], facts: Facts, batch: int) -> str:
     return f'{errors.counted(steps, "step")} of at most {facts.steps}'
   if trained and not 0 <= int(reply['images']) <= steps * batch:
     return f'{int(reply["images"])} images in {errors.counted(steps, "step")}'
-  # The aggregation leaves out an update that is not finite, whatever the site
-  # says, and nothing does so for a message before round 0.
+  # The aggregation leaves out an update that is not finite, and its metrics,
+  # whatever the site says. Nothing does so for metrics of another update, which
+  # would be those of the round, nor for a message before round 0.
+  if trained and all(
+    np.isfinite(leaf).all() for leaf in reply['shared'].values()
+  ):
+    for name, total in reply['sums'].items():
+      if not np.isfinite(total):
+        return f'the metric {name} = {float(total):g} of a finite update'
+    share = float(reply['sums'].get('accuracy', 0.0)) / max(steps, 1)
+    if not -0.01 <= share <= 100.01:
+      return f'an accuracy of {share:g} %'
   leaves = jax.tree.leaves(reply['messages'])
   if not (trained or all(np.isfinite(leaf).all() for leaf in leaves)):
     return 'values that are not finite'

@@ -52,7 +52,9 @@ class Sites:
       lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype), self.like
     )
     counts = {'num_examples': np.float32(9), 'num_steps': np.int32(2)}
-    return drawn | counts | {'finite': np.True_, 'images': np.int32(8)}
+    sums = {n: np.abs(x) for n, x in drawn.pop('sums', {}).items()}
+    counts |= {'finite': np.True_, 'images': np.int32(8), 'sums': sums}
+    return drawn | counts
 
 
 def begin(sites, devices=1):
@@ -132,6 +134,8 @@ WRONG = {
   'many steps': changed(num_steps=np.int32(10**6)),
   'negative steps': changed(num_steps=np.int32(-1)),
   'images without steps': changed(images=np.int32(10**6)),
+  'a loss that is no number': changed(**{'sums.loss': np.float32(np.nan)}),
+  'an accuracy above all': changed(**{'sums.accuracy': np.float32(1e6)}),
   'an error that is no error': failed(7),
   'an error with a lone surrogate': failed([3, '\ud800', 'x', 'y']),
   'an error of many lines': failed([3, 'a\nb\x1b[2J' * 999, 'x', 'y']),
