@@ -142,7 +142,8 @@ def check_results(config, results, capsys):
   # The recipes with a guarantee, too, have far too little noise for one here;
   # tests/training/test_guarantee_of_runs.py has them with more.
   assert results['privacy'] == accounting.NONE
-  warned = 'no (epsilon, delta) guarantee' in capsys.readouterr().out
+  said = ' '.join(capsys.readouterr().out.split())
+  warned = 'no (epsilon, delta) guarantee' in said
   assert warned == ('noise' in config.components)
   assert {e['round'] for e in results['evaluation']} == {0, config.rounds}
   for entry in results['summary']:
