@@ -107,8 +107,8 @@ def test_consistency_is_off_unless_it_is_chosen():
     validation.validate(recipes.recipe('caj', f'paper{own}'))
     for own in ('', ',consistency=copy', ',consistency=infrared')
   )
-  assert plain.components == ('fedavg',)
-  assert copy.components == infrared.components == ('fedavg', 'caj')
+  assert plain.components == ('fedavg', 'agw')
+  assert copy.components == infrared.components == ('fedavg', 'agw', 'caj')
   assert (copy.caj.teacher, copy.caj.temperature) == ('copy', 1.0)
   assert (infrared.caj.teacher, infrared.caj.temperature) == ('infrared', 3.0)
   assert copy.caj.lam == infrared.caj.lam == 1.0
