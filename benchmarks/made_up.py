@@ -60,15 +60,14 @@ def rounds(
 
   from fedreid_jax import algorithms
   from fedreid_jax.data import arrays, augment
-  from fedreid_jax.models import networks
   from fedreid_jax.round import compose, placement
-  from fedreid_jax.training import engine
+  from fedreid_jax.training import build, engine
 
   mean, std = config.data.mean, config.data.std
   federation = arrays.federation(clients, None, mean, std)
   columns = max(client.num_identities for client in federation.clients)
   shape = federation.image_shape
-  model = networks.wrap(networks.build(config.model, columns), shape)
+  model = build.network(config, columns, shape)
   executor = engine.make_executor(
     config,
     federation,

@@ -31,13 +31,14 @@ IDENTITIES = 32
 def prepare(spec: str, arg: str, batch: int, steps: int):
   """Returns (function that runs a loop, multiply-adds per image)."""
   from fedreid_jax.config import recipes, validation
-  from fedreid_jax.models import flops, networks
+  from fedreid_jax.models import flops
+  from fedreid_jax.training import build
 
   name, _, own = spec.partition(':')
   fields = [arg, f'model.name={name}', *filter(None, [own])]
   config = validation.validate(recipes.recipe('fedpav', ','.join(fields)))
   shape = config.data.height, config.data.width, 3
-  model = networks.wrap(networks.build(config.model, IDENTITIES), shape)
+  model = build.network(config, IDENTITIES, shape)
   cost = flops.count(model, shape, classifier=True)
   return loop_of(model, (steps, batch, *shape), IDENTITIES), cost
 

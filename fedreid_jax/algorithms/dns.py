@@ -31,6 +31,7 @@ code, Z^ enters L_dd without a neck. Deviations from the released code: tau is
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
@@ -145,17 +146,20 @@ def make(options: Options = Options()) -> Component:
     averages, started = state
     return move(averages, ctx.outputs), started
 
-  def network(module: nn.Module) -> nn.Module:
-    rule = plugins(changes.dtype(module))
-    shifted = changes.insert(module, rule, 'dns', resnet_only=True)
-    return DNS(shifted, changes.num_classes(module), domains)
-
   return Component(
     'dns',
-    network=network,
+    network=functools.partial(_network, domains),
     client=ClientHooks(
       init=init, round_start=round_start, loss=loss, post_step=post_step
     ),
+  )
+
+
+def _network(domains: tuple[str, ...], network: nn.Module) -> nn.Module:
+  rule = plugins(changes.dtype(network))
+  shifted = changes.insert(network, rule, 'dns', resnet_only=True)
+  return changes.wrap(
+    shifted, 'dns', lambda net: DNS(net, net.num_classes, domains)
   )
 
 

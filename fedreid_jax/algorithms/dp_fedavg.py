@@ -407,7 +407,6 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
       'dp_fedavg.delta',
       f'give at most {accounting.below(largest)}',
     )
-  participants = participants._replace(rounding=scale.rounding)
 
   def released(rounds: int) -> list[list[Mechanism]]:
     return [mechanisms(scale.noise, participants, rounds)]

@@ -108,4 +108,6 @@ def divergence(found: Gaussians, labels: Array) -> Array:
 
 
 def _network(network: nn.Module) -> nn.Module:
-  return Probabilistic(network, changes.num_classes(network))
+  return changes.wrap(
+    network, 'fedsr', lambda net: Probabilistic(net, net.num_classes)
+  )

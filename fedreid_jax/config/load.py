@@ -1,5 +1,6 @@
 """Loading of configurations: of recipes, and of saved runs in JSON."""
 
+import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -169,7 +170,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
     for name, value in parsing.flatten(saved).items()
     if name not in GONE
   }
-  _add_component_of_variant(flat)
+  _add_component_of_variant(flat, where)
   for old in sorted(flat.keys() & renamed.FIELDS.keys()):
     raise errors.IntegrityError(
       f'has {old}, a field of version 0.1',
@@ -207,7 +208,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   return parsing.change(config, changes, '--set')
 
 
-def _add_component_of_variant(flat: dict[str, Any]) -> None:
+def _add_component_of_variant(flat: dict[str, Any], where: str) -> None:
   """Replaces the field `VARIANT` of a run by its component, in place."""
   variant, components = flat.get(VARIANT, PLAIN), flat.get('components')
   if not (isinstance(variant, str) and isinstance(components, tuple)):
@@ -216,8 +217,19 @@ def _add_component_of_variant(flat: dict[str, Any]) -> None:
   if name not in (PLAIN, *plugins.available(algorithms)):
     return
   flat.pop(VARIANT, None)
-  if name not in (PLAIN, *components):
-    flat['components'] = (*components, name)
+  if variant.endswith(ENTROPY):
+    flat[f'{name}.loss'] = 'entropy'
+  if name in (PLAIN, *components):
+    return
+  made = importlib.import_module(f'{algorithms.__name__}.{name}').make()
+  if made.client or made.server:
+    raise errors.IntegrityError(
+      f'has the network of {name} without its component, whose hooks the run '
+      'did not have',
+      where,
+      'train again',
+    )
+  flat['components'] = (*components, name)
 
 
 def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:

@@ -17,7 +17,7 @@ from fedreid_jax.config import parsing, renamed, schema
 SHOWN = 200  # letters of a name that does not exist
 # A plus sign in a path before `.py` or after the first colon is no separator.
 _SPEC = re.compile(
-  r'(?P<file>[^:]*?\.py|[^+:]*)(?P<added>(?:\+[A-Za-z_][\w.]*)*)'
+  r'(?P<file>[^:]*?\.py|[^+:]*)(?P<added>(?:\+[A-Za-z_][\w.-]*)*)'
   r'(?::(?P<arg>.*))?',
   re.DOTALL,
 )
@@ -39,7 +39,12 @@ def read(spec: str) -> Spec:
   """
   parts = _SPEC.fullmatch(spec)
   if parts is None:
-    raise missing(spec)
+    shown = spec if len(spec) <= SHOWN else f'{spec[:SHOWN]}...'
+    raise errors.ConfigError(
+      f'{shown} is not RECIPE[+COMPONENT...][:PRESET]',
+      '--config',
+      'give the module or entry point of a component after each +',
+    )
   added = tuple(parts['added'].split('+')[1:])
   return Spec(parts['file'], added, parts['arg'] or '')
 

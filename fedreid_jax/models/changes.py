@@ -55,11 +55,36 @@ def replace(
 
   def changed(backbone: nn.Module) -> nn.Module:
     _check(backbone, method, True)
+    if type(backbone) is not resnet.ResNet:
+      raise errors.ConfigError(
+        f'{method} and another component both replace the ResNet, which is a '
+        f'{type(backbone).__name__}',
+        'components',
+        'remove one of them',
+      )
     names = [one.name for one in dataclasses.fields(resnet.ResNet) if one.init]
     own = {*names} - {'name', 'parent'}
     return kind(**{name: getattr(backbone, name) for name in own})
 
   return _with_backbone(network, changed)
+
+
+def wrap(
+  network: nn.Module, method: str, make: Callable[[reid.ReIDNet], nn.Module]
+) -> nn.Module:
+  """Returns `make(network)`, a module around the network.
+
+  Raises:
+    ConfigError: if an earlier component has put a module around it.
+  """
+  if not isinstance(network, reid.ReIDNet):
+    raise errors.ConfigError(
+      f'{method} and another component both put a module around the network, '
+      f'which is a {type(network).__name__}',
+      'components',
+      'remove one of them',
+    )
+  return make(network)
 
 
 def num_classes(network: nn.Module) -> int:

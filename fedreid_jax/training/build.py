@@ -15,6 +15,7 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.method import guarantee, optimizers
+from fedreid_jax.method.component import Participants
 from fedreid_jax.models import networks, tuning
 from fedreid_jax.round import compose, placement, simulation
 from fedreid_jax.training import earlier_data, engine, source_stats
@@ -35,6 +36,7 @@ class Setup(NamedTuple):
   """
 
   federation: Federation
+  participants: Participants
   variables: types.Flat  # of the model before round 0
   pretrained: tuple[str, ...]  # variables from a weight file
   executor: simulation.Executor
@@ -76,8 +78,10 @@ def assemble(
   # identities, so that all clients have one structure.
   columns = variant.columns or max(c.num_identities for c in federation.clients)
   model = network(config, columns, federation.image_shape)
-  participants = engine.participants_of(config, federation)
-  components = engine.bound(load_components(config), participants, model)
+  loaded = load_components(config)
+  people = engine.participants_of(config, federation, variant.cohort)
+  participants = engine.completed(loaded, people, model)
+  components = engine.bound(loaded, participants)
   secret = run_secret.make(config, federation, components, root)
   transforms = augment.make(config.augment, federation.mean, federation.std)
   condition = ''
@@ -87,7 +91,7 @@ def assemble(
   # While no process compiles: the first collective has a short time limit.
   peers.connect(mesh)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
-  variables, loaded = pretrained(config, variables)
+  variables, of_file = pretrained(config, variables)
   pattern = compose.shared_leaves(components)
   shared, _ = trees.split(variables, pattern)
   check_classifier(federation, shared or variables)
@@ -95,8 +99,9 @@ def assemble(
   check_ranked(config, variables, pattern)
   return Setup(
     federation,
+    participants,
     variables,
-    loaded,
+    of_file,
     engine.make_executor(
       config,
       federation,
@@ -106,6 +111,7 @@ def assemble(
       mesh,
       variant=variant,
       secret=secret,
+      participants=participants,
     ),
     optimizers.schedule(config.optim, config.rounds),
     evaluator.make(

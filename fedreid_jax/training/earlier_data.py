@@ -17,6 +17,7 @@ from fedreid_jax.models import weights
 from fedreid_jax.training.files import recorder, run_files
 
 OWN, EARLIER = 'data_digest', 'earlier_digests'
+FIX = 'restore the files of that run, or start from another one'
 
 
 def digests(config: Any) -> list[str]:
@@ -27,8 +28,24 @@ def digests(config: Any) -> list[str]:
   if config.start_from:
     path = Path(config.start_from).expanduser() / run_files.DESCRIBED
     # `warm_start` refuses a folder without a run.
-    found += _of(recorder.read_object(path)) if path.exists() else []
+    if path.exists():
+      found += _of(recorder.read_object(path, fix=FIX))
   return [*dict.fromkeys(found)]
+
+
+def described(
+  config: Any, digest: str, before: dict[str, Any] | None
+) -> dict[str, Any]:
+  """Returns the digests for `run.json`.
+
+  Args:
+    digest: of the images of the run.
+    before: the object in `run.json` of a run that is resumed.
+  """
+  if before is None:
+    return {OWN: digest, EARLIER: digests(config)}
+  # The files of earlier runs may be gone when a run is resumed.
+  return {OWN: digest} | {k: before[k] for k in (EARLIER,) if k in before}
 
 
 def condition(config: Any, digest: str) -> str:

@@ -62,15 +62,19 @@ def make_executor(
   optimizer: optimizers.Optimizer | None = None,
   variant: Variant = SIMULATED,
   secret: Secret | None = None,
+  participants: Participants | None = None,
 ) -> simulation.Executor:
   """Builds the executor of the rounds of a federation.
 
   None makes the optimizer of `config`. Without a secret, the draws of the
-  components, cohorts and batches follow from the seed.
+  components, cohorts and batches follow from the seed. Components are bound
+  already if participants are given.
   """
   clients, local = federation.clients, config.local
-  participants = participants_of(config, federation, variant.cohort)
-  components = bound(components, participants, model)
+  if participants is None:
+    people = participants_of(config, federation, variant.cohort)
+    participants = completed(components, people, model)
+    components = bound(components, participants)
   planner, shape, masked = variant.plan(local, clients, secret or config.seed)
   images = jax.ShapeDtypeStruct(
     (shape[1], *federation.image_shape), jnp.float32
@@ -159,16 +163,13 @@ def _places(config, num_clients: int) -> int:
 
 
 def bound(
-  components: tuple[Component, ...],
-  participants: Participants,
-  model: types.Model,
+  components: tuple[Component, ...], participants: Participants
 ) -> tuple[Component, ...]:
-  """Binds every component to the participants, which it checks.
+  """Binds every component to the completed participants, which it checks.
 
   Raises:
     FedReIDError: a component cannot use the clients or the public images.
   """
-  participants = completed(components, participants, model)
   return tuple(_bound(component, participants) for component in components)
 
 

@@ -22,7 +22,6 @@ from fedreid_jax.round import compose
 from fedreid_jax.training import (
   build,
   cluster_quality,
-  engine,
   named_models,
   picture,
   source_stats,
@@ -199,6 +198,17 @@ class Clock:
     return spent
 
 
+def _is_rendered(source: str) -> bool:
+  return versions.resolve(source) in versions.VERSIONS
+
+
+def _reading(source: str) -> str:
+  what = 'reading the images'
+  if _is_rendered(source):
+    what = 'rendering the images: seconds to a minute, once a machine'
+  return f'{what}: data.source={source}'
+
+
 class Run:
   """The state of a run in one process."""
 
@@ -217,13 +227,7 @@ class Run:
     self.config, self.record, self.saved = config, record, saved
     # Of several processes, only the first one holds the lock.
     self.held, self.hooks, self.clock = held, calls, clock
-    rendered = versions.resolve(config.data.source) in versions.VERSIONS
-    what = (
-      'rendering the images: seconds to a minute, once a machine'
-      if rendered
-      else 'reading the images'
-    )
-    record.phase(f'{what}: data.source={config.data.source}')
+    record.phase(_reading(config.data.source))
     self.setup = make(config, root)
     self.server, self.store = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
@@ -236,10 +240,9 @@ class Run:
     self.clients = client_states.ClientStates(
       self.store, saved, self.names, config.execution.store
     )
-    people = engine.participants_of(config, self.setup.federation)
     # All rounds of a run have the same form.
     self.form: recorder.Form = recorder.client_form(
-      config.client_metrics, people.cohort
+      config.client_metrics, self.setup.participants.cohort
     )
     if text := cluster_quality.notice(self.setup.executor.algorithm.components):
       record.say(text)
@@ -260,7 +263,8 @@ class Run:
     if not ended and jax.process_count() == 1:
       self.ahead = self.setup.executor.compile_ahead(self.server, self.store)
     # Each of several processes renders the images of its own clients only.
-    if rendered and self.setup.executor.resident and jax.process_count() == 1:
+    alone = self.setup.executor.resident and jax.process_count() == 1
+    if alone and _is_rendered(config.data.source):
       self._render()
     self.setup.executor.read_images()
 

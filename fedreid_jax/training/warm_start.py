@@ -18,7 +18,7 @@ from fedreid_jax.core.types import Flat, ServerState
 from fedreid_jax.data.benchmark import benchmark_source
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.round.client_store import ClientStore
-from fedreid_jax.training import build, named_models
+from fedreid_jax.training import build, earlier_data, named_models
 from fedreid_jax.training.files import recorder, run_files
 
 
@@ -56,7 +56,9 @@ def states(
   _check_weights(workdir, data)
   started = _of_server(server.shared, shared, groups, folder)
   described = workdir / run_files.DESCRIBED
-  described = recorder.read_object(described, 'clients')['clients']
+  described = recorder.read_object(described, 'clients', fix=earlier_data.FIX)[
+    'clients'
+  ]
   identities = {client['client']: client['identities'] for client in described}
 
   def own(number: int) -> Flat:
@@ -115,7 +117,7 @@ def _check_weights(workdir: Path, data: Any):
     if path.resolve() in seen:
       return
     seen.add(path.resolve())
-    given = recorder.read_object(path, 'model')
+    given = recorder.read_object(path, 'model', fix=earlier_data.FIX)
     name = given['model'].get('pretrained')
     if name in weights.NAMES:
       weights.check_unseen(name, source, data.world_seed)

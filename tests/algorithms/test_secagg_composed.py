@@ -312,7 +312,7 @@ def test_noise_and_guarantee_are_those_of_clip_and_rounding():
   assert made.bind
   made = made.bind(people)
   assert made.server and made.server.update and made.claim
-  claim = made.claim(people._replace(rounding=None))
+  claim = made.claim(people)
   assert claim.mechanisms(7) == [[DISCRETE]]
   assert 'sensitivity clip + 0.2 by the rounding' in claim.details
   assert 'RDP of discrete Gaussian noise' in claim.details
@@ -355,13 +355,16 @@ def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
     for n, x in shared.items()
     if n.startswith('params/') and 'classifier' not in n
   ]
-  made = engine.bound(parts, EVERYONE, model)[-1]
+  many = EVERYONE._replace(clients=CLIENTS * 25)
+  people = engine.completed(parts, many, model)
+  made = engine.bound(parts, engine.completed(parts, EVERYONE, model))[-1]
   assert made.claim
-  people = EVERYONE._replace(clients=CLIENTS * 25)
   details = made.claim(people).details
   norm = np.sqrt(sum(sent)) / 2 / secure_sum.scale(1.0, 4, 32)
   assert f'clip + {accounting.above(norm)} by' in details
-  alone = engine.bound((parts[0], parts[2]), EVERYONE, model)[-1]
+  others = parts[0], parts[2]
+  people = engine.completed(others, many, model)
+  alone = engine.bound(others, people)[-1]
   assert alone.claim
   assert 'rounding' not in alone.claim(people).details
 

@@ -197,6 +197,7 @@ def test_earlier_runs_did_what_they_say_and_lack_later_methods(arg):
   [
     ('agw', 'agw', ('fedavg',)),
     ('snr:smoke,loss=entropy', 'snr_entropy', ('fedpav', 'snr')),
+    ('fedpav+mixstyle', 'mixstyle', ('fedpav',)),
     ('fedpav', 'plain', ('fedpav',)),
   ],
 )
@@ -206,9 +207,13 @@ def test_the_variant_of_an_earlier_run_is_a_component(
   now = recipes.recipe(recipe)
   earlier = load.to_json(now) | {'components': list(components)}
   earlier['model']['variant'] = variant
-  assert load.from_json(earlier, [], 'config.json').components == now.components
+  config = load.from_json(earlier, [], 'config.json')
+  assert config.components == now.components and config.snr == now.snr
   earlier['model']['variant'] = 'unheard_of'
   with pytest.raises(errors.IntegrityError, match='unknown model.variant'):
+    load.from_json(earlier, [], 'config.json')
+  earlier['model']['variant'], earlier['components'] = 'lba', ['fedavg']
+  with pytest.raises(errors.IntegrityError, match='network of lba without'):
     load.from_json(earlier, [], 'config.json')
 
 

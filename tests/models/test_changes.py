@@ -63,6 +63,18 @@ def test_another_kind_of_resnet_has_the_fields_of_the_first(component):
   assert found.modality_specific_stages == 2
 
 
+@pytest.mark.parametrize('pair', [(deen, lba), (lba, deen)])
+def test_two_components_that_replace_the_resnet_are_refused(pair):
+  with pytest.raises(errors.ConfigError, match='both replace'):
+    build(*pair, **SMALL)
+
+
+@pytest.mark.parametrize('pair', [(dns, fedsr), (fedsr, dns)])
+def test_two_components_around_the_network_are_refused(pair):
+  with pytest.raises(errors.ConfigError, match='both put a module around'):
+    build(*pair, **SMALL, modality_specific_stages=3)
+
+
 def test_a_network_of_another_kind_is_refused():
   with pytest.raises(errors.ConfigError, match='cannot change a network Dense'):
     snr.make().network(nn.Dense(3))

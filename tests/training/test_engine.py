@@ -3,10 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
+import toy
 
+from fedreid_jax import algorithms
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.round import cohort
-from fedreid_jax.training import engine
+from fedreid_jax.method.component import Component
+from fedreid_jax.method.guarantee import Claim
+from fedreid_jax.round import cohort, compose
+from fedreid_jax.training import build, engine
 
 DAY_S = 86400.0
 
@@ -52,3 +56,21 @@ def test_the_seed_decides(recipe):
     return [found.clients.tolist() for found in rounds_of(recipe, seed)]
 
   assert cohorts(1) == cohorts(1) != cohorts(2)
+
+
+def test_a_claim_is_of_the_participants_that_were_bound(
+  config, clients, monkeypatch
+):
+  seen = []
+
+  def claim(people):
+    seen.append(people)
+    return Claim(lambda rounds: [[]], 0.1, '')
+
+  spy = Component('spy', bind=seen.append, claim=claim)
+  parts = compose.load(('fedpav', 'secagg'), {}, algorithms)
+  monkeypatch.setattr(build, 'load_components', lambda _: (*parts, spy))
+  config.privacy.secret = 'seed'
+  setup = build.assemble(config, toy.toy_federation(clients))
+  assert len(seen) == 2 and seen[0] == seen[1] == setup.participants
+  assert seen[0].rounding > 0 and seen[0].released == ()

@@ -69,7 +69,7 @@ def of_run(config: Any, federation: Federation, seed: int = 0) -> Audited:
   unbound = build.load_components(config)
   # The noise that an epsilon chooses depends on all that a client sends.
   people = engine.completed(unbound, people, model)
-  components = engine.bound(unbound, people, model)
+  components = engine.bound(unbound, people)
   claim = guarantee.Guarantee(components, people)
   fix = 'give a run with the component dp_fedavg or dpsgd'
   if not claim.claimed:

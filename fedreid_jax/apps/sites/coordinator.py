@@ -28,6 +28,8 @@ from fedreid_jax.training import build
 
 # Name, in the client states of a checkpoint, of the number of rounds of a site.
 KEPT = 'rounds kept at sites'
+# A site is left out if its loss is so many times the median of all.
+FAR = 1000.0
 
 
 class Setting(NamedTuple):
@@ -167,7 +169,7 @@ class Coordinator(simulation.Executor):
       ResourceError: if fewer than `min_sites` arrived.
     """
     drawn = self._tasks.sample(round_)
-    replies = self._ask(codec.TRAIN, server, store, drawn, round_)
+    replies = self._near(self._ask(codec.TRAIN, server, store, drawn, round_))
     needed = min(self._setting.min_sites, len(drawn))
     if len(replies) < max(needed, 1):
       raise self._missing(replies, needed, f'round {round_ + 1}')
@@ -240,6 +242,28 @@ class Coordinator(simulation.Executor):
       kind, asked, setting.round_s, self._read, codec.largest(self._like[kind])
     )
     return {self._names.index(name): reply for name, reply in replies.items()}
+
+  def _near(self, replies: dict[int, Any]) -> dict[int, Any]:
+    """Leaves out sites whose loss is far above that of the others."""
+    # The loss of a round is their mean: a single one of 1e12 would end the run.
+    losses = {
+      k: abs(float(one['sums']['loss'])) / max(int(one['num_steps']), 1)
+      for k, one in replies.items()
+    }
+    finite = sorted(filter(np.isfinite, losses.values()))
+    if not finite:
+      return replies
+    largest = FAR * max(1.0, finite[(len(finite) - 1) // 2])
+    far = [k for k, loss in losses.items() if largest < loss < np.inf]
+    for k in far:
+      name = self._names[k]
+      error = errors.IntegrityError(
+        f'a loss of {losses[k]:.4g} a step, far above that of the others',
+        f'site {name}',
+        'ask its operator; it takes part again in the next round',
+      )
+      self._setting.members.leave_out(name, error.line())
+    return {k: one for k, one in replies.items() if k not in far}
 
   def _read(self, name: str, message: codec.Message) -> Any:
     where = f'site {name}'

@@ -348,8 +348,12 @@ class Members:
         message = _read(answered.pop(name), f'site {name}', kind, largest)
         found[name] = read(name, message)
       except errors.FedReIDError as error:
-        self._say(f'site {name} is left out: {error.line()}')
+        self.leave_out(name, error.line())
     return found
+
+  def leave_out(self, name: str, why: str) -> None:
+    """Prints that a site does not take part in a round."""
+    self._say(f'site {name} is left out: {why}')
 
   def _deliver(
     self, kind: str, messages: Mapping[str, bytes], timeout: float

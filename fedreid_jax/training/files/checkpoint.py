@@ -82,7 +82,7 @@ class Checkpoints(steps.Steps):
       raise errors.ResourceError(
         f'checkpoint not written: {reason or error}',
         str(self._root),
-        'make room; the same command resumes',
+        f'{errors.MAKE_ROOM}; the same command resumes',
       ) from error
     return folder
 
@@ -123,7 +123,7 @@ class Checkpoints(steps.Steps):
       raise errors.ResourceError(
         f'checkpoint not written: it has {needed:,} bytes, {free:,} are free',
         str(self._root),
-        'make room; the same command resumes',
+        f'{errors.MAKE_ROOM}; the same command resumes',
       )
 
   def _checked(self) -> tuple[list[int], list[tuple[int, str]]]:

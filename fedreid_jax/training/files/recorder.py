@@ -188,6 +188,11 @@ class Recorder(callbacks.Callback):
     for number in broken:
       number += first.count(b'\n')
       self.say(f'{METRICS}: line {number} cannot be read, left out')
+    if METRICS in copies and text:
+      # Nobody has checked rows behind those of the checkpoint.
+      rows = errors.counted(text.count('\n'), 'row')
+      self.say(f'{METRICS}: {rows} behind the checkpoint, left out')
+      text = ''
     self._kept = first + text.encode()
     self._rows = sealed.Growing(self._kept)
     if round_ == self._total:
@@ -376,7 +381,10 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def read_arrays(
-  path: Path, *wanted: str, digest: sealed.File | None = None
+  path: Path,
+  *wanted: str,
+  digest: sealed.File | None = None,
+  fix: str = sealed.RESTORE,
 ) -> dict[str, np.ndarray]:
   """The arrays in a file, of which the digest is verified if it is given.
 
@@ -384,7 +392,7 @@ def read_arrays(
     IntegrityError: when the file is damaged, or lacks an array.
   """
   if digest is not None:
-    sealed.whole(path, digest)
+    sealed.whole(path, digest, fix)
   try:
     saved = archives.read_npz(path)
     return {name: saved[name] for name in (*wanted, *saved)}
@@ -430,7 +438,9 @@ def read_clients(
   path = workdir / CLIENTS / f'{round_}.npz'
   if digest is None and not path.exists():
     return {}
-  found = read_arrays(path, CLIENT, digest=digest)
+  # Checkpoints have no copies of these files.
+  fix = 'restore it from a copy, or begin the run again with --restart'
+  found = read_arrays(path, CLIENT, digest=digest, fix=fix)
   columns = {k: v.tolist() for k, v in found.items()}
   return {
     name: {

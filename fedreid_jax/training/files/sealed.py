@@ -65,7 +65,7 @@ def _digest(value: Mapping[str, Any]) -> str:
   return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 
-def whole(path: Path, wanted: File) -> bytes:
+def whole(path: Path, wanted: File, fix: str = RESTORE) -> bytes:
   """The content of a file, of which the first bytes have the given digest.
 
   Raises:
@@ -77,14 +77,14 @@ def whole(path: Path, wanted: File) -> bytes:
     what = f'cannot be read: {error.strerror}'
     if isinstance(error, FileNotFoundError):
       what = 'is missing'
-    raise errors.IntegrityError(what, str(path), RESTORE) from error
+    raise errors.IntegrityError(what, str(path), fix) from error
   size = wanted['bytes']
   if len(content) < size:
     what = f'{len(content):,} of {size:,} bytes are left'
-    raise errors.IntegrityError(what, str(path), RESTORE)
+    raise errors.IntegrityError(what, str(path), fix)
   if described(content[:size]) != wanted:
     what = 'was changed after it was written: its digest differs'
-    raise errors.IntegrityError(what, str(path), RESTORE)
+    raise errors.IntegrityError(what, str(path), fix)
   return content
 
 

@@ -221,7 +221,9 @@ class Monitor:
     # first loss is the measure of the later ones.
     if not log['median_loss'] and not all(c.labelled for c in here):
       return
-    images = sum(c.num_images for c in here)
+    # Figures of classifiers are of the clients with labels.
+    here = [c for c in here if c.labelled]
+    images = max(sum(c.num_images for c in here), 1)
     guess = None
     if self._config.loss.identity and 'identity' in metrics:
       entropy = sum(c.num_images * math.log(c.num_identities) for c in here)

@@ -81,19 +81,11 @@ def describe(
       if target.splits:
         path = workdir / f'splits-{target.name}.json'
         recorder.write_json(path, target.splits)
-    found: dict[str, Any] = {
-      earlier_data.OWN: digest,
+    found = earlier_data.described(config, digest, before) | {
       'clients': table,
       'uploads': executor.uploads.name,
       'images_on_devices': executor.resident,
     }
-    # Whose files may be gone when the run is resumed.
-    if before is None or earlier_data.EARLIER in before:
-      found[earlier_data.EARLIER] = (
-        earlier_data.digests(config)
-        if before is None
-        else before[earlier_data.EARLIER]
-      )
     recorder.write_sealed(described, recorder.environment() | found)
   if executor.uploads.gathered:
     record.say(executor.uploads.describe())
@@ -206,8 +198,9 @@ def hide_untrained(log: dict[str, Any], labelled: np.ndarray) -> None:
     column = log['per_client'][name]
     log['per_client'][name] = np.where(labelled, column, np.nan)
     del log['metrics'][name]
-    if counted.any():
-      log['metrics'][name] = float(np.average(column, weights=counted))
+    if (kept := counted > 0).any():  # the figures of the others may be nan
+      mean = np.average(column[kept], weights=counted[kept])
+      log['metrics'][name] = float(mean)
 
 
 def client_values(

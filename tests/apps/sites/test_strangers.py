@@ -135,6 +135,7 @@ WRONG = {
   'negative steps': changed(num_steps=np.int32(-1)),
   'images without steps': changed(images=np.int32(10**6)),
   'a loss that is no number': changed(**{'sums.loss': np.float32(np.nan)}),
+  'a huge loss': changed(**{'sums.loss': np.float32(1e12)}),
   'an accuracy above all': changed(**{'sums.accuracy': np.float32(1e6)}),
   'an error that is no error': failed(7),
   'an error with a lone surrogate': failed([3, '\ud800', 'x', 'y']),
