@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -14,12 +15,16 @@ ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.rar', '.7z')
 JUNK = ('thumbs.db', 'desktop.ini')
 # Folders that devices and file managers create: they have thumbnails, deleted
 # files and copies of photographs, which are no photographs of their own.
-# Synology, QNAP, Windows, Linux, macOS, Android, network storage.
+# Synology, QNAP, Windows, Linux, macOS, Android, network storage. Names that
+# begin with @, # or $ are of devices, too, except for numbers such as #12.
 NOT_OF_PEOPLE = (
-  *('@eadir', '#recycle', '#snapshot', '@recycle', '@recently-snapshot'),
-  *('.@__thumb', '$recycle.bin', 'recycler', 'system volume information'),
-  *('lost+found', '.trash-1000', '__macosx', '.thumbnails', '.thumbs'),
-  *('~snapshot', '.snapshot'),
+  *('.@__thumb', 'recycle bin', 'recycled', 'recycler'),
+  *('system volume information', 'lost+found', '.trash-1000', '__macosx'),
+  *('.thumbnails', '.thumbs', '_thumbs', 'thumbs', 'thumbnails', 'trash'),
+  *('network trash folder', 'temporary items', '~snapshot', '.snapshot'),
+)
+_NOT_OF_PEOPLE = re.compile(
+  r'[@$].*|#(?!\d).*|found\.\d{3}|.*\.(lrdata|photoslibrary)', re.DOTALL
 )
 IMAGES = ('.jpg', '.jpeg', '.png', '.webp', '.bmp', '.gif', '.tif', '.tiff')
 
@@ -112,8 +117,9 @@ def some_images(root: Path, most: int) -> list[str]:
 
 
 def is_device_folder(name: str) -> bool:
-  """Whether a folder of this name is one of `NOT_OF_PEOPLE`."""
-  return name.casefold() in NOT_OF_PEOPLE
+  """Whether a device or a file manager creates folders of this name."""
+  plain = name.casefold()
+  return plain in NOT_OF_PEOPLE or bool(_NOT_OF_PEOPLE.fullmatch(plain))
 
 
 def set_aside(root: Path) -> str:

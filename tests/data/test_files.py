@@ -173,3 +173,21 @@ def test_folders_of_devices_have_no_images_of_people(tmp_path, name, below):
   said = files.set_aside(tmp_path)
   assert said.startswith(f'left out: 1 image in {name}, which devices')
   assert files.set_aside(tmp_path / 'eaDir') == ''
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('@tmp', '@sharebin', '@SynoResource', '@__thumb', '@snapshots'),
+    *('FOUND.000', 'RECYCLED', 'Recycle Bin', '$WinREAgent', '#recycle'),
+    *('Network Trash Folder', 'Temporary Items', 'Trash', 'Thumbnails'),
+    *('thumbs', '_thumbs', 'My Previews.lrdata', 'Photos.photoslibrary'),
+  ],
+)
+def test_folders_of_devices(name):
+  assert files.is_device_folder(name)
+
+
+@pytest.mark.parametrize('name', ['#12', 'found.it', 'anna', 'recycler 2'])
+def test_folders_of_persons(name):
+  assert not files.is_device_folder(name)

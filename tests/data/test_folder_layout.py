@@ -8,11 +8,15 @@ from fedreid_jax.config import schema
 from fedreid_jax.data.folder import folder_layout
 
 
-def labels(root, *names):
+def save(root, *names):
   for name in names:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new('RGB', (4, 8)).save(path)
+
+
+def labels(root, *names):
+  save(root, *names)
   found = folder_layout.labels(root, schema.default().data)
   return {name: tuple(label) for name, label in found.items()}
 
@@ -55,3 +59,23 @@ def test_images_of_nobody_have_no_label(tmp_path):
 def test_names_without_identities(tmp_path):
   with pytest.raises(errors.DataError):
     labels(tmp_path, 'IMG.png')
+
+
+@pytest.mark.parametrize(
+  'names',
+  [
+    ['p1/1.png', 'p2/1.png'],
+    ['a/p1/1.png', 'b/p2/1.png'],
+    ['0002_c1s1_1.png', '0003_c1s1_1.png'],
+    ['a/0002_c1s1_1.png', 'a/0003_c1s1_1.png', 'b/0002_c1s1_1.png'],
+    ['cam1/p1/1.png', 'cam2/p1/1.png'],
+    ['cam_a/0002_1.png', 'cam_a/0003_1.png', 'cam_b/0002_1.png'],
+    ['bounding_box_train/0002_c1s1_1.png'],
+  ],
+)
+def test_thumbnails_in_every_folder_change_nothing(tmp_path, names):
+  expected = labels(tmp_path, *names)
+  folders = [tmp_path, *(path for path in tmp_path.rglob('*') if path.is_dir())]
+  for folder in folders:
+    save(folder, '@eaDir/1.png/SYNOPHOTO_THUMB.png')
+  assert labels(tmp_path) == expected

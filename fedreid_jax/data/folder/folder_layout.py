@@ -13,7 +13,6 @@ The layouts are, in the order in which they are tried:
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,7 +185,7 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
   written = config.identity_pattern != names.IDENTITY
   automatic = config.camera_pattern == names.AUTO and not written
   by_camera = automatic and names.are_cameras(folders)
-  if written or any(_has_folders(root / name) for name in folders):
+  if written or any(files.list_folders(root / name) for name in folders):
     if by_camera:
       kind = 'camera/identity/image'
       return Layout(kind, own, lambda _: _by_camera(root), 'folders')
@@ -375,11 +374,6 @@ def _below(root: Path, depth: int, layout: str) -> list[str]:
         f'the layout is {layout}',
       )
   return paths
-
-
-def _has_folders(folder: Path) -> bool:
-  with os.scandir(folder) as entries:
-    return any(e.is_dir() and not e.name.startswith('.') for e in entries)
 
 
 def _are_domains(root: Path, folders: Sequence[str]) -> bool:
