@@ -87,11 +87,10 @@ def _known(names: Sequence[str]) -> list[str | None] | None:
 
 
 def are_cameras(folders: Sequence[str]) -> bool:
-  """Whether the names of all folders are like cam1, Camera_2 or cam_a."""
-  return all(
-    re.fullmatch(r'cam(era)?([\s_-]?\d+|[\s_-][a-z])', name, re.IGNORECASE)
-    for name in folders
-  )
+  """Whether there are folders, all with names like cam1, Camera_2 or camA."""
+  # A small letter needs a mark before it: Cami is a person.
+  pattern = r'(?i:cam(era)?([\s_-]?\d+|[\s_-][a-z]))|[Cc]am(era)?[A-Z]'
+  return bool(folders) and all(re.fullmatch(pattern, x) for x in folders)
 
 
 def person(name: str) -> str | None:

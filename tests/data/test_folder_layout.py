@@ -34,6 +34,14 @@ def labels(root, *names):
       '0000/0000_001_12_0303noon_0015_1_ex.png': ('0000', '12'),
     },
     {'cam1/ann/a.png': ('ann', 'cam1'), 'cam2/ann/b.png': ('ann', 'cam2')},
+    {'camA/ann/a.png': ('ann', 'camA'), 'camB/ann/b.png': ('ann', 'camB')},
+    {'far/cam1/ann/a.png': ('ann', 'cam1'), 'far/cam2/b/1.png': ('b', 'cam2')},
+    {
+      'office/ann/x_c1.png': ('office/ann', '1'),
+      'viper/cam_a/000_45.png': ('viper/000', 'cam_a'),
+      'viper/cam_a/001_45.png': ('viper/001', 'cam_a'),
+      'viper/cam_b/000_9.png': ('viper/000', 'cam_b'),
+    },
     {'north/1/a.png': ('north/1', ''), 'south/1/a.png': ('south/1', '')},
   ],
   ids=[
@@ -43,6 +51,9 @@ def labels(root, *names):
     'VIPeR',
     'MSMT17',
     'cameras',
+    'letters of cameras',
+    'cameras of a domain',
+    'cameras of one domain of two',
     'domains',
   ],
 )
@@ -54,6 +65,11 @@ def test_images_of_nobody_have_no_label(tmp_path):
   nobody = [f'{person}_c1s1_1.png' for person in ('-1', '0000')]
   found = labels(tmp_path, *nobody, '0002_c1s1_1.png')
   assert [*found] == ['0002_c1s1_1.png']
+
+
+def test_cameras_below_a_person_are_no_persons(tmp_path):
+  with pytest.raises(errors.DataError, match='the folders of ann are cameras'):
+    labels(tmp_path, 'ann/cam1/a.png', 'ann/cam2/b.png', 'bob/cam1/c.png')
 
 
 def test_names_without_identities(tmp_path):

@@ -8,6 +8,8 @@ The layouts are, in the order in which they are tried:
   camera/identity/image                 one data set, with folders such as cam1
   camera/0002_1.jpg                     the same, with persons in the names
   domain/identity/image                 or any depth below the domain
+  domain/camera/identity/image          if all folders of the domain are cameras
+  domain/camera/0002_1.jpg              the same, with persons in the names
   domain/0002_c1s1_1.jpg                if a folder has several such persons
   identity/image                        one data set
 """
@@ -189,11 +191,7 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
     if by_camera:
       kind = 'camera/identity/image'
       return Layout(kind, own, lambda _: _by_camera(root), 'folders')
-    return Layout(
-      'domain/identity/image',
-      tuple(folders),
-      lambda name: _domain(root / name, config.identity_pattern, labelled),
-    )
+    return _of_domains(root, folders, config, labelled)
   if _are_domains(root, folders):
     if by_camera:
       kind = 'camera/image'
@@ -204,6 +202,35 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
       lambda name: _numbered(root / name, labelled),
     )
   return Layout('identity/image', own, lambda _: _persons(root, labelled))
+
+
+def _of_domains(
+  root: Path, folders: Sequence[str], config: Any, labelled: _Labelled
+) -> Layout:
+  """Reads domain/identity/image, or camera/identity/image of some domains."""
+  written = config.identity_pattern != names.IDENTITY
+  inside = {
+    name
+    for name in folders
+    if not written and names.are_cameras(files.list_folders(root / name))
+  }
+
+  def read(name: str) -> Listing:
+    if name not in inside:
+      return _domain(root / name, config.identity_pattern, labelled)
+    listing = _domain_by_camera(root / name)
+    if config.camera_pattern == names.AUTO:
+      return listing
+    return labelled(listing.folder, listing.names, listing.identities)
+
+  of_names = 'names and folders' if inside else 'names'
+  alone = len(inside) == len(folders)
+  return Layout(
+    'domain/camera/identity/image' if alone else 'domain/identity/image',
+    tuple(folders),
+    read,
+    'folders' if alone else of_names,
+  )
 
 
 def labels(root: Path, config: Any) -> dict[str, Label]:
@@ -351,6 +378,22 @@ def _numbered_by_camera(root: Path) -> Listing:
   paths = _below(root, 2, 'camera/image')
   persons = [names.person(path) or '' for path in paths]
   return Listing(root, paths, persons, [p.split('/')[0] for p in paths])
+
+
+def _domain_by_camera(folder: Path) -> Listing:
+  """Reads a domain whose folders are cameras."""
+  cameras = files.list_folders(folder)
+  if any(files.list_folders(folder / camera) for camera in cameras):
+    return _by_camera(folder)
+  if _are_domains(folder, cameras):
+    return _numbered_by_camera(folder)
+  raise errors.DataError(
+    f'the folders of {folder.name} are cameras, {", ".join(cameras[:3])}, and '
+    'no folder or name tells the persons',
+    str(folder),
+    'the layout is domain/identity/camera/image or domain/camera/identity/'
+    'image; if they are persons of your own, set data.identity_pattern',
+  )
 
 
 def _files(folder: Path) -> list[str]:
