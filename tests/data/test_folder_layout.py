@@ -95,3 +95,36 @@ def test_thumbnails_in_every_folder_change_nothing(tmp_path, names):
   for folder in folders:
     save(folder, '@eaDir/1.png/SYNOPHOTO_THUMB.png')
   assert labels(tmp_path) == expected
+
+
+def notes(root, *names):
+  """What the domains are said to be of, by domain."""
+  save(root, *names)
+  found = folder_layout.find(root, folder_layout.Patterns(), False)
+  return {name: found.read(name).published for name in found.domains}
+
+
+SYSU = 'cam1/0001/0001.jpg', 'cam3/0001/0001.jpg'
+VIPER = 'cam_a/000_45.bmp', 'cam_a/001_45.bmp', 'cam_b/000_9.bmp'
+
+
+def test_a_domain_may_be_a_published_set(tmp_path):
+  viper = [f'viper/{name}' for name in VIPER]
+  found = notes(tmp_path, 'office/ann/1.png', *viper)
+  assert found['office'] == ''
+  assert 'of VIPeR: its two folders are cameras. To read' in found['viper']
+  save(tmp_path, 'prid/multi_shot/cam_a/person_0001/0001.png')
+  with pytest.raises(errors.DataError, match='those of PRID 2011') as caught:
+    notes(tmp_path)
+  assert caught.value.fix.endswith('set data.identity_pattern')
+
+
+def test_a_note_says_what_was_read(tmp_path):
+  assert notes(tmp_path / 'own', SYSU[0], 'cam2/0001/0002.jpg') == {'own': ''}
+  assert 'infrared' in notes(tmp_path / 'sysu', *SYSU)['sysu']
+  (said,) = notes(tmp_path / 'far', *(f'sysu/{name}' for name in SYSU)).values()
+  assert 'infrared' in said
+  (said,) = notes(tmp_path / 'n', '1_2_FRAME_25_RGB.bmp').values()
+  assert 'cameras are not in the names. To' in said
+  with pytest.raises(errors.DataError, match="would be an image of 'viper'"):
+    notes(tmp_path / 'deep', *(f'a/viper/{name}' for name in VIPER))

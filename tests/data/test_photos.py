@@ -330,7 +330,8 @@ def test_a_published_set_is_read_by_its_reader(tmp_path, minis):
   assert failure(minis('regdb')) == (
     f'error[3]: the files are named as those of RegDB — {minis("regdb")} — '
     "set data.source='datasets' and name regdb in data.sources or "
-    'data.targets; see docs/datasets.md'
+    'data.targets, see docs/datasets.md; if they are your own, set '
+    'data.identity_pattern'
   )
   for domain, person, shot in np.ndindex(2, 3, 2):
     name = f'{person:04d}_{shot:03d}_0{shot + 3}_0303morning_0015_{shot}.jpg'

@@ -158,7 +158,8 @@ MSMT17 = Dataset(
   folders=('MSMT17_V1', 'MSMT17_V2', 'MSMT17'),
   options={'val': ('train', 'val', 'drop')},
   note='32,621 training images are the lists train and val, 30,248 train only',
-  named=r'\d{4}_\d{3}_\d{2}_\d{4}(morning|noon|afternoon)_[^/]+',
+  named=r'(?P<person>\d{4})_\d{3}_(?P<camera>\d{2})_\d{4}(morning|noon|afternoon)'
+  r'_[^/]+',
   as_photos='the camera is the third field of the names',
 )
 

@@ -164,7 +164,7 @@ VIPER = Dataset(
   miniature=_write_pairs('cam_a/{:03d}_0.bmp', 'cam_b/{:03d}_90.bmp'),
   folders=('VIPeR', 'VIPeR.v1.0'),
   options=OPTIONS,
-  named=r'cam_[ab]/\d{3}_\d+\.bmp',
+  named=r'(?P<camera>cam_[ab])/(?P<person>\d{3})_\d+\.bmp',
   as_photos='its two folders are cameras',
 )
 
@@ -269,7 +269,7 @@ PES3D = Dataset(
   folders=('3DPeS', '3dpes'),
   options=OPTIONS,
   note='the archive numbers 193 persons, papers give 192',
-  named=r'\d+_\d+_FRAME_\d+_RGB\.bmp',
+  named=r'(?P<person>\d+)_\d+_FRAME_\d+_RGB\.bmp',
   as_photos='cameras are not in the names',
 )
 

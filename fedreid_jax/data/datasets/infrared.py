@@ -137,7 +137,8 @@ SYSU_MM01 = Dataset(
   folders=('SYSU-MM01',),
   options={'val': ('train', 'val', 'drop')},
   note='published tables train on train and val together (395 persons)',
-  named=r'cam[1-6]/\d{4}/\d{4}\.jpg',
+  named=r'(?P<camera>cam[1-6])/(?P<person>\d{4})/\d{4}\.jpg',
+  telling=('cam3', 'cam6'),  # of infrared images
   as_photos='the images of cameras 3 and 6 are infrared in it, and are read as '
   'visible ones',
 )

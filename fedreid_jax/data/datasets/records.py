@@ -95,7 +95,10 @@ class Dataset(NamedTuple):
       ranked, and distractors, which match no query.
     named: pattern at the end of the paths of its images, or with ^ of the whole
       paths, by which a folder of photographs tells the data set; '' if it reads
-      such names rightly.
+      such names rightly. The groups `person` and `camera` are what a folder of
+      photographs must read, if `as_photos` is given.
+    telling: folders that only this data set has at the place where `named`
+      begins, of which one must be there; none if `named` tells enough.
     as_photos: what a folder of photographs reads of it, '' if nothing right.
   """
 
@@ -113,6 +116,7 @@ class Dataset(NamedTuple):
   infrared: bool = False  # whether it has infrared images, too
   note: str = ''  # one line
   named: str = ''
+  telling: tuple[str, ...] = ()
   as_photos: str = ''
 
   def expected(self, options: Mapping[str, Any]) -> Mapping[str, Count]:

@@ -44,10 +44,15 @@ def get(name: str) -> Dataset:
 def recognise(paths: Sequence[str]) -> Dataset | None:
   """The data set whose images have all of some paths, None if there is none."""
   for dataset in DATASETS.values() if paths else ():
-    pattern = re.compile(f'(?:.*/)?{dataset.named}', re.IGNORECASE)
-    if dataset.named and all(map(pattern.fullmatch, paths)):
+    if dataset.named and all(named(dataset, path) for path in paths):
       return dataset
   return None
+
+
+def named(dataset: Dataset, path: str) -> re.Match[str] | None:
+  """The match of `Dataset.named`; its group `above` are the folders above."""
+  pattern = f'(?P<above>.*/)?{dataset.named}'
+  return re.fullmatch(pattern, path, re.IGNORECASE)
 
 
 def parse(spec: str) -> tuple[Dataset, dict[str, Any]]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from fedreid_jax import errors
 from fedreid_jax.data import files, integrity, names
 from fedreid_jax.data.datasets import csv_manifest, layout, registry
-from fedreid_jax.data.datasets.records import LEARN, MODALITIES, TEST
+from fedreid_jax.data.datasets.records import LEARN, MODALITIES, TEST, Dataset
 
 SAMPLE = 200  # paths by which a published data set is recognised
 EXPECTED = 'the layout is domain/identity/image; see docs/photographs.md'
@@ -40,6 +40,7 @@ class Listing(NamedTuple):
   origin: str = ''  # hash of labels not in the names, or ''
   junk: int = 0  # files of no person that are left out
   guess: str = ''  # example of a camera that was guessed, for users
+  published: str = ''  # says of which data set the names are
 
   def take(self, rows: Sequence[int]) -> 'Listing':
     """The files at some rows."""
@@ -60,7 +61,7 @@ class Layout(NamedTuple):
   cameras_from: str = 'names'  # origin of the cameras, for users
   split: bool = False  # training and test images are listed
   flat: bool = False  # images need no folder
-  published: str = ''  # says of which data set the names are
+  nested: bool = False  # domains are folders of the root
 
 
 class Label(NamedTuple):
@@ -88,51 +89,94 @@ def find(root: Path, config: Any, needs_cameras: bool) -> Layout:
   client is one. In every layout images of nobody are recognised by their names
   (`names.is_junk`, `names.is_distractor`).
 
-  The folder of a published data set whose persons and cameras no layout reads
-  rightly is refused, unless the user has written a pattern for identities.
+  The folder or the domain of a published data set whose persons and cameras no
+  layout reads rightly is refused, unless the user has written a pattern for
+  identities.
   """
-  said = _published(root, config)
-  with _explained(said):
+  whole = _published(root, config)
+  with _explained(whole):
     found = _find(root, config, needs_cameras)
 
   def read(name: str) -> Listing:
-    with _explained(said):
-      return _of_people(found.read(name))
+    known = whole
+    if known is None and found.nested:
+      known = _published(root / name, config)
+    with _explained(known):
+      listing = _of_people(found.read(name))
+      said = known.of(listing) if known else ''
+      return listing._replace(published=said)
 
-  return found._replace(read=read, published=said)
+  return found._replace(read=read)
+
+
+class _Published(NamedTuple):
+  """The published data set of a folder, which photographs read in part."""
+
+  dataset: Dataset
+  said: str  # names the data set
+  reader: str  # how to read it as published
+
+  def of(self, listing: Listing) -> str:
+    """Says what was read of a domain, or raises DataError for other persons."""
+    cameras = listing.cameras or [None] * len(listing.names)
+    same = True
+    for name, person, camera in zip(
+      listing.names, listing.identities, cameras, strict=True
+    ):
+      match = registry.named(self.dataset, name)
+      right = match.groupdict() if match else {}
+      if match and person not in (right.get('person'), names.NOBODY):
+        what = f'{name!r} would be an image of {person!r}'
+        raise errors.DataError(what, str(listing.folder), self.reader)
+      same = same and bool(match) and camera == right.get('camera')
+    read = f': {self.dataset.as_photos}' if same else ''
+    return f'{self.said}{read}. To read it as published, {self.reader}'
 
 
 @contextlib.contextmanager
-def _explained(said: str) -> Iterator[None]:
+def _explained(known: _Published | None) -> Iterator[None]:
   """Gives errors the remedy of a published data set, if it is one."""
   try:
     yield
   except errors.DataError as error:
-    if not said:
+    if known is None:
       raise
-    raise errors.DataError(error.what, error.where, said) from error
+    raise errors.DataError(
+      error.what, error.where, f'{known.said}: {known.reader}'
+    ) from error
 
 
-def _published(root: Path, config: Any) -> str:
-  """Says of which published data set the names are, '' if of none.
+def _published(root: Path, config: Any) -> _Published | None:
+  """Finds the published data set of which the names are.
 
   Raises:
     DataError: if no layout reads its persons or cameras.
   """
   written = config.identity_pattern != names.IDENTITY
   if written or csv_manifest.file_of(root):
-    return ''
-  dataset = registry.recognise(files.some_images(root, SAMPLE))
-  if dataset is None:
-    return ''
-  said = f'the files are named as those of {dataset.title}'
-  reader = (
+    return None
+  paths = files.some_images(root, SAMPLE)
+  dataset = registry.recognise(paths)
+  if dataset is None or not _is_told(root, dataset, paths[0]):
+    return None
+  known = _Published(
+    dataset,
+    f'the files are named as those of {dataset.title}',
     f"set data.source='datasets' and name {dataset.name} in data.sources or "
-    'data.targets; see docs/datasets.md'
+    'data.targets, see docs/datasets.md; if they are your own, set '
+    'data.identity_pattern',
   )
   if not dataset.as_photos:
-    raise errors.DataError(said, str(root), reader)
-  return f'{said}: {dataset.as_photos}. To read it as published, {reader}'
+    raise errors.DataError(known.said, str(root), known.reader)
+  return known
+
+
+def _is_told(root: Path, dataset: Dataset, path: str) -> bool:
+  """Whether a folder that only the data set has is beside an image."""
+  match = registry.named(dataset, path)
+  above = root / ((match and match['above']) or '')
+  folders = dataset.telling
+  return not folders or any((above / x).is_dir() for x in folders)
 
 
 def _of_people(listing: Listing) -> Listing:
@@ -200,6 +244,7 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
       'domain/image',
       tuple(folders),
       lambda name: _numbered(root / name, labelled),
+      nested=True,
     )
   return Layout('identity/image', own, lambda _: _persons(root, labelled))
 
@@ -223,13 +268,16 @@ def _of_domains(
       return listing
     return labelled(listing.folder, listing.names, listing.identities)
 
-  of_names = 'names and folders' if inside else 'names'
   alone = len(inside) == len(folders)
+  cameras_from = 'names'
+  if inside and config.camera_pattern == names.AUTO:
+    cameras_from = 'folders' if alone else 'names and folders'
   return Layout(
-    'domain/camera/identity/image' if alone else 'domain/identity/image',
+    f'domain/{"camera/" * alone}identity/image',
     tuple(folders),
     read,
-    'folders' if alone else of_names,
+    cameras_from,
+    nested=True,
   )
 
 

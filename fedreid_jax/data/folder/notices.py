@@ -123,6 +123,7 @@ def of_folder(
   directly = '' if layout.flat else files.directly_in(root)
   found = (
     *(directly, files.set_aside(root), nobody(listings)),
-    *(layout.published, guess(listings)),
+    *sorted({one.published for one in listings}),
+    guess(listings),
   )
   return [*filter(None, found)]
