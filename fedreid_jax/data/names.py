@@ -93,6 +93,15 @@ def are_cameras(folders: Sequence[str]) -> bool:
   return bool(folders) and all(re.fullmatch(pattern, x) for x in folders)
 
 
+def of_splits(folders: Sequence[str]) -> list[str]:
+  """The folders named as parts of a split, if there are two: train, query."""
+  pattern = (
+    r'(train|test)(ing)?|val(id(ation)?)?|query|gallery|probe|bounding_box_.*'
+  )
+  found = [x for x in folders if re.fullmatch(pattern, x, re.IGNORECASE)]
+  return found if len(found) > 1 else []
+
+
 def person(name: str) -> str | None:
   """Number with which a name such as 0002_c1s1_1.jpg begins."""
   match = re.match(r'(-1|\d+)_.', name.rpartition('/')[2])

@@ -8,6 +8,7 @@ from PIL import Image
 from fedreid_jax import errors
 from fedreid_jax.config import schema
 from fedreid_jax.data import load
+from fedreid_jax.data.folder import doctor
 
 
 def config(root, **changes):
@@ -213,3 +214,23 @@ def test_one_image_of_one_person_is_a_client(tmp_path):
   (client,) = load.load(config(tmp_path)).clients
   assert (client.num_images, client.num_identities) == (1, 1)
   np.testing.assert_array_equal(client.labels, [0])
+
+
+def test_folders_of_a_split_are_no_domains(root):
+  (root / 'north').rename(root / 'Query')
+  (root / 'south').rename(root / 'test')
+  said = 'the folders Query, test are parts of a split'
+  assert said in failure(root).what
+  assert said in doctor.examine(root).report.findings[0].what
+  loaded = load.load(config(root, sources=('Query',), targets=('test',)))
+  assert any(
+    '3 names of persons of Query and of test, such as 12' in line
+    for line in loaded.notices
+  )
+
+
+def test_names_that_domains_share_are_noted(root):
+  for domain in ('north', 'south'):
+    (root / domain / '5').rename(root / domain / 'ann')
+  (line,) = doctor.examine(root).notes
+  assert line.startswith('1 name of persons of north and of south, such as ann')

@@ -6,7 +6,7 @@ in doubt or all are asked for, and only files of equal sizes are read whole.
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ def examine(
   listings = {domain: layout.read(domain) for domain in layout.domains}
   hashes = _hashes(listings)
   rows: list[Row] = []
-  findings: list[Finding] = []
+  findings = _refused(lambda: folder_layout.check_domains(layout, root))
   used: set[str] = set()
   for domain, listing in listings.items():
     rows.append(Row(domain, _count(listing), None))
@@ -61,6 +61,15 @@ def examine(
   report = Report(rows, findings, files.count_others(root, used))
   notes = notices.of_folder(root, layout, [*listings.values()])
   return Examined(report, layout.kind, notes)
+
+
+def _refused(check: Callable[[], object]) -> list[Finding]:
+  """An error if a run refuses the folder."""
+  try:
+    check()
+  except errors.DataError as error:
+    return [Finding(True, f'{error.what}; {error.fix}')]
+  return []
 
 
 def _count(listing: Listing) -> Count:

@@ -281,6 +281,19 @@ def _of_domains(
   )
 
 
+def check_domains(layout: Layout, root: Path) -> None:
+  """Raises DataError for folders of a split, which are read as domains."""
+  parts = names.of_splits(layout.domains) if layout.nested else []
+  if parts:
+    raise errors.DataError(
+      f'the folders {", ".join(parts)} are parts of a split, and would be '
+      'domains with persons of their own',
+      str(root),
+      'list the images in manifest.csv with the column split; if no person is '
+      'in two of them, name them in data.sources and data.targets',
+    )
+
+
 def labels(root: Path, config: Any) -> dict[str, Label]:
   """Labels of images by their paths relative to a folder, an absolute path.
 

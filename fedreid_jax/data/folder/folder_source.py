@@ -61,6 +61,8 @@ def load(config, clients: bool = True) -> Source:
   root = files.check_root(config.root)
   by_camera = config.client_split in client_split.OF_CAMERAS
   layout = folder_layout.find(root, config, by_camera)
+  if not (config.sources or config.targets):
+    folder_layout.check_domains(layout, root)
   roles = _roles(config, layout, root, clients)
   wanted = {*roles.targets}
   wanted |= {*roles.sources, *roles.public} if clients else set()

@@ -1,5 +1,7 @@
 """Notices of a folder of images: what was recognised, and what was left out."""
 
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -116,6 +118,31 @@ def guess(listings: Sequence[Listing]) -> str:
   return f"a guess: {found}; data.camera_pattern='' reads no cameras"
 
 
+def alike(listings: Sequence[Listing]) -> str:
+  """Says which names persons of two domains share, '' if none.
+
+  Numbers are not compared, because domains often number their persons alike,
+  unless the domains are named as parts of a split.
+  """
+  parts = names.of_splits([one.folder.name for one in listings])
+  people = {
+    one.folder.name: {
+      person
+      for person in {*one.identities} - {names.NOBODY}
+      if one.folder.name in parts or not re.search(r'\d', person)
+    }
+    for one in listings
+  }
+  for one, other in itertools.combinations(people, 2):
+    both = sorted(people[one] & people[other])
+    if both:
+      return (
+        f'{errors.counted(len(both), "name")} of persons of {one} and of '
+        f'{other}, such as {both[0]}: they are taken as different persons'
+      )
+  return ''
+
+
 def of_folder(
   root: Path, layout: Layout, listings: Sequence[Listing]
 ) -> list[str]:
@@ -125,5 +152,6 @@ def of_folder(
     *(directly, files.set_aside(root), nobody(listings)),
     *sorted({one.published for one in listings}),
     guess(listings),
+    alike(listings) if layout.nested else '',
   )
   return [*filter(None, found)]
