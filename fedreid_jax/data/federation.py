@@ -124,8 +124,8 @@ def check_no_copies(
 ) -> None:
   """Refuses test files that are copies of training files under any name.
 
-  Files are given by SHA-256, by domain. The DataError has the number of common
-  files of every two domains.
+  Files are given by a hash of their content or pixels, by domain. The DataError
+  has the number of common files of every two domains.
   """
   known = {name: set(files) for name, files in sources.items()}
   copies = []

@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import numpy as np
 import photo_trees
 import pytest
 
@@ -54,3 +55,21 @@ def test_a_listed_query_leaves_no_copy_in_the_gallery(tmp_path):
   shutil.copy(root / 'query' / name, root / 'bounding_box_test' / name)
   after = loaded(root).targets[0].trials[0]
   assert [*map(len, after)] == [*map(len, before)]
+
+
+def test_a_picture_in_another_format_is_a_copy(tmp_path):
+  root = tmp_path / 'photos'
+  for domain, person, shot in np.ndindex(2, 3, 2):
+    path = root / f'{domain}/{person}/{shot}.png'
+    photo_trees.save(path, 10 * domain + person, shot)
+  for end in ('bmp', 'tif'):
+    photo_trees.save(root / f'0/0/x.{end}', 0, 0)
+  found = loaded(root)
+  assert found.clients[0].num_images == 6
+  assert any('left out: 2 copies of other files' in x for x in found.notices)
+  photo_trees.save(root / '1/1/x.bmp', 0, 0)
+  with pytest.raises(errors.DataError, match='1 of 7 files of 1 is in 0 too'):
+    loaded(root)
+  photo_trees.save(root / '0/1/x.bmp', 0, 0)
+  with pytest.raises(errors.DataError, match='are the same picture, of'):
+    loaded(root)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Shaped, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data import cache, decoder, integrity, names
@@ -19,7 +19,7 @@ class Domain(NamedTuple):
   images: Images
   cameras: list[str]  # names by number, empty if unknown
   splits: Shaped[np.ndarray, ' M']  # as in `Listing`, or ''
-  files: Shaped[np.ndarray, ' M']  # SHA-256 of each file
+  hashes: Shaped[np.ndarray, ' M']  # SHA-256 of the pixels of each image
   digest: str  # hash of the inputs of the images
   listing: Listing  # of the images
   copies: list[tuple[str, str]]  # files that are left out, and their originals
@@ -28,7 +28,8 @@ class Domain(NamedTuple):
 def read(name: str, listing: Listing, config) -> Domain:
   """Decodes the images of a domain, or opens them in the user's cache.
 
-  Of files with the same content, whatever their names, one is read.
+  Of files with the same pixels at the size of training, whatever their names
+  and formats, one is read.
 
   Raises:
     DataError: for images that cannot be read, or a picture of two persons.
@@ -43,7 +44,8 @@ def read(name: str, listing: Listing, config) -> Domain:
   # The digest of the images covers names and not the lines of a manifest.
   if listing.origin:
     digest = integrity.digest(digest, listing.origin)
-  hashes = [*manifest['sha256'].values()]
+  files = manifest['sha256'].values()
+  hashes = [*map(_content, images, files)]
   listed = listing.take(manifest['kept'])
   rows, copies = originals(listed, hashes)
   own = listed.take(rows)
@@ -68,6 +70,16 @@ def read(name: str, listing: Listing, config) -> Domain:
     own,
     copies,
   )
+
+
+def _content(pixels: UInt8[np.ndarray, 'H W ch'], file: str) -> str:
+  """Hash of pixels, which are the same in formats without loss.
+
+  Images of a single colour are told by the hash of their file: different ones
+  may have the same pixels at the size of training.
+  """
+  flat = (pixels == pixels[0, 0]).all()
+  return file if flat else decoder.content_hash(pixels.tobytes())
 
 
 def originals(

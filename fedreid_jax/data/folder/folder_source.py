@@ -192,8 +192,8 @@ def _check_overlap(
         'give each identity one role, or set data.allow_overlap',
       )
   federation.check_no_copies(
-    {n: read[n].files[learn[n]].tolist() for n in roles.sources},
-    {n: read[n].files[test[n]].tolist() for n in roles.targets},
+    {n: read[n].hashes[learn[n]].tolist() for n in roles.sources},
+    {n: read[n].hashes[test[n]].tolist() for n in roles.targets},
   )
 
 

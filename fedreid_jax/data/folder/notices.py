@@ -25,7 +25,7 @@ def describe(
   domains = list(read.values())
   counts = [
     (sum(len(one.images.people) for one in domains), 'identity', 'identities'),
-    (sum(len(one.files) for one in domains), 'image', 'images'),
+    (sum(len(one.hashes) for one in domains), 'image', 'images'),
   ]
   if len(layout.domains) > 1:
     counts.insert(0, (len(domains), 'domain', 'domains'))
