@@ -39,6 +39,7 @@ def rows(root, text, columns=('path', 'identity')):
     lambda t: t.replace('\n', ',,\n'),
     lambda t: t.replace('Zoë', ' Zoë\u00a0').replace('door 1', 'door\u00a01 '),
     lambda t: t.replace('Zoë', 'Zoë\u200b').replace('José P', 'José  P'),
+    lambda t: t.replace('Zoë', 'Z\u00ado\u200dë\u202a\u202c\u2068\u2069'),
     lambda t: unicodedata.normalize('NFD', t),
     lambda t: t.replace('im/b.png', '"im/b.png"'),
     lambda t: t.replace('im/b.png,', '"im/b.png" ,'),
@@ -64,6 +65,17 @@ def test_dialects_are_read_alike(tmp_path, change):
       lambda t: t.replace('door 2', 'Door 1'),
       "camera 'door 1' and 'Door 1' differ in case only",
     ),
+    *(
+      (
+        lambda t, other=other: t.replace('José P', '1').replace('Zoë', other),
+        f"identity '1' and '{other}' are one number",
+      )
+      for other in ('01', '1.0', '１')
+    ),
+    (
+      lambda t: t.replace('José P', 'ann').replace('Zoë', 'ａnn'),
+      "identity 'ann' and 'ａnn' look alike",
+    ),
     (
       lambda t: t.replace('im/b.png', 'IM/b.PNG'),
       "'IM/b.PNG' is 'im/b.png' on the disk: the case differs",
@@ -82,6 +94,12 @@ def test_causes_are_named(tmp_path, change, message):
   with pytest.raises(errors.DataError) as caught:
     rows(tmp_path, change(PLAIN))
   assert message in caught.value.line()
+
+
+def test_numbers_of_any_length_are_told_apart(tmp_path):
+  long = '1' * 40
+  text = PLAIN.replace('José P', f'{long}2').replace('Zoë', f'{long}3')
+  assert len(rows(tmp_path, text)) == 2
 
 
 def test_case_is_of_one_domain(tmp_path):

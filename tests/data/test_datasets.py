@@ -383,7 +383,6 @@ def test_manifest_lines(tmp_path, line, message):
   [
     (('7', '3'), (7, 3)),
     (('bob', 'ann'), (2, 1)),
-    (('1', '01'), (2, 1)),  # two words are two persons
   ],
 )
 def test_manifest_numbers_are_kept_and_words_counted(tmp_path, words, numbers):

@@ -128,3 +128,13 @@ def test_a_note_says_what_was_read(tmp_path):
   assert 'cameras are not in the names. To' in said
   with pytest.raises(errors.DataError, match="would be an image of 'viper'"):
     notes(tmp_path / 'deep', *(f'a/viper/{name}' for name in VIPER))
+
+
+def test_a_person_may_be_written_in_two_ways(tmp_path):
+  two = 'café/1.png', 'cafe\u0301 /2.png', 'bob/1.png'
+  (tmp_path / 'a').mkdir()
+  found = labels(tmp_path, *(f'a/{name}' for name in two))
+  assert [person for person, _ in found.values()].count('café') == 2
+  save(tmp_path, 'a/Bob/2.png')
+  with pytest.raises(errors.DataError, match='differ in case only'):
+    labels(tmp_path)

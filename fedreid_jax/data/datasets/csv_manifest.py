@@ -73,7 +73,7 @@ def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
       domain = row.get('domain', '') if column != 'domain' else ''
       by_domain[domain].append(row.get(column, ''))
     for values in by_domain.values():
-      csv_table.check_case(values, column, str(file))
+      csv_table.check_alike(values, column, str(file))
   return [
     row | {'path': path}
     for row, path in zip(
@@ -158,15 +158,12 @@ def _missing(
 
 
 def _numbers(words: list[str]) -> dict[str, int]:
-  """Keeps words that are different numbers, or numbers them from 1."""
+  """Keeps words that are all whole numbers, or numbers the words from 1."""
   unique = sorted(set(words))
-  counted = {word: number for number, word in enumerate(unique, 1)}
   try:
-    kept = {word: int(word) for word in unique}
+    return {word: int(word) for word in unique}
   except ValueError:
-    return counted
-  # '1' and '01' are two persons, as they are with `data.source=folder`.
-  return kept if len({*kept.values()}) == len(kept) else counted
+    return {word: number for number, word in enumerate(unique, 1)}
 
 
 def write(root: Path, photos: Photos) -> None:

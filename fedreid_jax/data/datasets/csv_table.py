@@ -7,7 +7,8 @@ value are skipped.
 
 What looks alike must be equal. Values are therefore normalised: composed
 letters (NFC), one blank in place of several or of a no-break space, no blanks
-at the ends, and no characters of zero width.
+at the ends, and no invisible characters (soft hyphens, marks of direction,
+joiners).
 """
 
 import csv
@@ -21,8 +22,7 @@ from typing import NamedTuple
 from fedreid_jax import errors
 
 SEPARATORS = ',;\t|'
-# Zero-width space, marks of direction, word joiner, byte-order mark.
-_NO_WIDTH = re.compile('[\u200b\u200e\u200f\u2060\ufeff]')
+_INVISIBLE = 'Cf'  # Unicode's category of characters without a shape
 _UTF16 = b'\xff\xfe', b'\xfe\xff'
 _SAVE = "save it as 'CSV UTF-8'"
 
@@ -62,24 +62,48 @@ def read(file: Path, columns: Sequence[str]) -> list[Row]:
   ]
 
 
-def check_case(values: Iterable[str], what: str, where: str) -> None:
-  """Raises DataError for two values that differ in upper and lower case."""
+def check_alike(values: Iterable[str], what: str, where: str) -> None:
+  """Raises DataError for two values that are likely to be meant as one.
+
+  They differ in case only, are one number (1, 01 and 1.0), or are written with
+  other forms of letters and digits, such as full-width ones.
+  """
   known: dict[str, str] = {}
   for value in values:
-    # Not `casefold`, for which Weiss and Weiß are one name.
-    other = known.setdefault(value.lower(), value)
-    if other != value:
-      raise errors.DataError(
-        f'{what} {other!r} and {value!r} differ in case only',
-        where,
-        'write them alike, or change one of them',
-      )
+    other = known.setdefault(_alike(value), value)
+    if other == value:
+      continue
+    how = 'look alike'
+    if _number(other) and _number(value):
+      how = 'are one number'
+    elif other.lower() == value.lower():
+      how = 'differ in case only'
+    raise errors.DataError(
+      f'{what} {other!r} and {value!r} {how}',
+      where,
+      'write them alike, or change one of them',
+    )
+
+
+def _alike(value: str) -> str:
+  # Not `casefold`, for which Weiss and Weiß are one name.
+  return _number(value) or unicodedata.normalize('NFKC', value).lower()
+
+
+def _number(value: str) -> str:
+  """The number that a value is, without zeros at its ends, or ''."""
+  plain = unicodedata.normalize('NFKC', value)
+  match = re.fullmatch(r'([+-]?)0*(\d+)(?:\.(\d*))?', plain, re.ASCII)
+  if not match:
+    return ''
+  sign, whole, rest = match[1].strip('+'), match[2], (match[3] or '')
+  return f'{sign}{whole}.{rest.rstrip("0")}'
 
 
 def normalise(text: str) -> str:
   """Returns a value in the form in which equal ones are equal."""
-  plain = _NO_WIDTH.sub('', unicodedata.normalize('NFC', text))
-  return ' '.join(plain.split())
+  plain = ''.join(c for c in text if unicodedata.category(c) != _INVISIBLE)
+  return ' '.join(unicodedata.normalize('NFC', plain).split())
 
 
 def _text(file: Path) -> str:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.data import files, integrity, names
-from fedreid_jax.data.datasets import csv_manifest, layout, registry
+from fedreid_jax.data.datasets import csv_manifest, csv_table, layout, registry
 from fedreid_jax.data.datasets.records import LEARN, MODALITIES, TEST, Dataset
 
 SAMPLE = 200  # paths by which a published data set is recognised
@@ -180,8 +180,15 @@ def _is_told(root: Path, dataset: Dataset, path: str) -> bool:
 
 
 def _of_people(listing: Listing) -> Listing:
-  """Leaves junk out, and gives distractors to nobody."""
-  pairs = list(zip(listing.identities, listing.names, strict=True))
+  """Leaves junk out, and gives distractors to nobody.
+
+  Raises:
+    DataError: if nobody is left, or for two names that may be of one person.
+  """
+  # One person may have folders whose names are composed otherwise.
+  own = [csv_table.normalise(person) for person in listing.identities]
+  csv_table.check_alike(own, 'person', str(listing.folder))
+  pairs = list(zip(own, listing.names, strict=True))
   kept = [k for k, pair in enumerate(pairs) if not names.is_junk(*pair)]
   people = [
     names.NOBODY if names.is_distractor(name) else person
