@@ -15,6 +15,7 @@ _MSMT17 = r'(?:^|/)\d+_\d{3}_(\d{2})_\d{4}(?:morning|noon|afternoon)_'
 NUMBER = r'_(\d+)\.[^.]+$'
 AUTO = 'auto'
 JUNK = '-1'  # the person of images that are left out of Market-1501
+DISTRACTOR = '0000'  # that of images of nobody, in the gallery only
 NOBODY = ''  # in place of a person: no person has this name
 
 
@@ -108,19 +109,22 @@ def person(name: str) -> str | None:
   return match[1] if match else None
 
 
-def is_distractor(name: str) -> bool:
-  """Whether a file has the person 0000 in a name as of Market-1501.
+def is_distractor(person: str, name: str) -> bool:
+  """Whether a person is 0000, by label or in a name like 0000_c1s1_1.jpg.
 
-  The files 0000_c1s1_1.jpg show background and parts of persons. Other data
-  sets number their persons from 0000, so that the camera and the sequence must
-  follow.
+  Such files of Market-1501 show background and parts of persons. MSMT17 numbers
+  its persons from 0000.
   """
-  return bool(re.match(r'0000_c\d+s\d', name.rpartition('/')[2]))
+  if re.search(_MSMT17, name):
+    return False
+  own = re.match(r'0000_c\d+s\d', name.rpartition('/')[2], re.IGNORECASE)
+  return person == DISTRACTOR or bool(own)
 
 
 def is_junk(person: str, name: str) -> bool:
   """Whether a person or the name of a file, -1_c1s1_1.jpg, is -1."""
-  return person == JUNK or name.rpartition('/')[2].startswith(f'{JUNK}_c')
+  own = name.rpartition('/')[2].lower()
+  return person == JUNK or own.startswith(f'{JUNK}_c')
 
 
 def _groups(pattern: str, field: str, names: Sequence[str]) -> list[str | None]:

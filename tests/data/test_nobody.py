@@ -9,6 +9,7 @@ import pytest
 from fedreid_jax import errors, load_config
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import NOBODY
+from fedreid_jax.data.folder import folder_layout
 
 PEOPLE = [f'{person:04d}' for person in range(1, 5)]
 
@@ -105,3 +106,27 @@ def test_a_folder_of_nobody_is_refused(tmp_path):
   config = load_config('fedpav:photos', data={'root': str(tmp_path)}).data
   with pytest.raises(errors.DataError, match='no image of a person'):
     load.load(config)
+
+
+@pytest.mark.parametrize(
+  'name', ['office/0000/c1_1.jpg', 'office/9/0000_C1S1_1.jpg']
+)
+def test_0000_is_nobody_by_its_folder_and_in_capitals(tmp_path, name):
+  for path in (name, 'office/0002/c1_1.jpg'):
+    photo_trees.save(tmp_path / path, 0, 0)
+  found = folder_layout.find(tmp_path, folder_layout.Patterns(), False)
+  assert sorted(found.read('office').identities) == ['', '0002']
+
+
+def test_a_manifest_knows_who_is_nobody(tmp_path):
+  persons = {'a.jpg': '0000', '0000_c1s1_000.jpg': 'ann', 'b.jpg': '-1'}
+  lines = [f'{name},{person}\n' for name, person in persons.items()]
+  (tmp_path / 'manifest.csv').write_text('path,identity\n' + ''.join(lines))
+  for name in persons:
+    photo_trees.save(tmp_path / name, 0, 0)
+  found = folder_layout.find(tmp_path, folder_layout.Patterns(), False)
+  listing = found.read(tmp_path.name)
+  assert dict(zip(listing.names, listing.identities, strict=True)) == {
+    'a.jpg': '',
+    '0000_c1s1_000.jpg': 'ann',
+  }

@@ -188,11 +188,12 @@ def _of_people(listing: Listing) -> Listing:
   # One person may have folders whose names are composed otherwise.
   own = [csv_table.normalise(person) for person in listing.identities]
   csv_table.check_alike(own, 'person', str(listing.folder))
-  pairs = list(zip(own, listing.names, strict=True))
+  # A manifest that names a person knows better than the name of the file.
+  paths = [''] * len(own) if listing.origin else listing.names
+  pairs = list(zip(own, paths, strict=True))
   kept = [k for k, pair in enumerate(pairs) if not names.is_junk(*pair)]
   people = [
-    names.NOBODY if names.is_distractor(name) else person
-    for person, name in pairs
+    names.NOBODY if names.is_distractor(*pair) else pair[0] for pair in pairs
   ]
   if not any(people[k] for k in kept):
     raise errors.DataError(
@@ -494,7 +495,7 @@ def _are_domains(root: Path, folders: Sequence[str]) -> bool:
     for folder in folders
   ]
   # In the layout identity/image each folder shows only one person.
-  several = any(len(own - {names.JUNK, '0000'}) > 1 for own in people)
+  several = any(len(own - {names.JUNK, names.DISTRACTOR}) > 1 for own in people)
   return several and not any(None in own for own in people)
 
 
