@@ -32,6 +32,10 @@ def rows(root, text, columns=('path', 'identity')):
     lambda t: 'sep=;\r\n' + t.replace(',', ';').replace('\n', '\r\n'),
     lambda t: '"sep=,"\n' + t,
     lambda t: t.replace('\n', '\r'),
+    lambda t: ('sep=;\n' + t.replace(',', ';')).replace('\n', '\r'),
+    lambda t: ''.join(f'"{line}"\n' for line in t.splitlines()),
+    lambda t: t.replace('im/b.png,Zoë,door 2', '"im/b.png,""Zoë"",door 2"'),
+    lambda t: t + '@eaDir/a.png,ann,1\n',
     lambda t: t.replace('path,identity', ' Path ,"Identity"'),
     lambda t: t.replace('im/', 'im\\'),
     lambda t: t.replace('im/', './im//'),
@@ -87,6 +91,10 @@ def test_dialects_are_read_alike(tmp_path, change):
     (lambda t: t.replace('camera', 'Path'), "two columns 'path'"),
     (lambda t: t.replace('path', 'file'), "the first line is 'file, identity"),
     (lambda t: t.encode('latin-1'), "not UTF-8: 'utf-8' codec can't decode"),
+    (lambda t: t.replace('Zoë', 'Zoe').encode('utf-16-le'), 'UTF-16 without'),
+    (lambda t: t.encode('utf-32'), 'or UTF-32'),
+    (lambda t: t.splitlines()[0], 'manifest.csv has no rows below the header'),
+    (lambda t: t.replace('im/b', f'{"b" * 300}/b'), '1 listed files are mis'),
     (lambda t: b'PK\3\4', 'a spreadsheet and no text'),
   ],
 )
@@ -111,3 +119,18 @@ def test_the_name_of_the_manifest_may_be_in_upper_case(tmp_path):
   rows(tmp_path, PLAIN)
   (tmp_path / 'manifest.csv').rename(tmp_path / 'Manifest.CSV')
   assert len(csv_manifest.rows(tmp_path, ('path',))) == 2
+
+
+@pytest.mark.parametrize(
+  'name, fix',
+  [
+    ('manifest.tsv', 'name it manifest.csv'),
+    ('Manifest.csv.txt', 'name it manifest.csv'),
+    ('manifest.xlsx', "save it as 'CSV UTF-8' with the name manifest.csv"),
+  ],
+)
+def test_other_tables_are_named(tmp_path, name, fix):
+  (tmp_path / name).touch()
+  with pytest.raises(errors.DataError) as caught:
+    csv_manifest.file_of(tmp_path)
+  assert (caught.value.what, caught.value.fix) == (f'{name} is not read', fix)

@@ -7,6 +7,7 @@ split is one of `records.SPLITS`. The last three columns are optional with
 """
 
 import csv
+import os
 import posixpath
 import re
 from collections import defaultdict
@@ -26,6 +27,8 @@ from fedreid_jax.data.datasets.records import (
 )
 
 MANIFEST = 'manifest.csv'
+_TABLES = 'manifest.csv.txt', 'manifest.tsv', 'manifest.tab'
+_SHEETS = 'manifest.xlsx', 'manifest.xls', 'manifest.ods', 'manifest.csv.xlsx'
 COLUMNS = ('path', 'identity', 'camera', 'modality', 'split')
 
 
@@ -47,9 +50,27 @@ def read(root: Path) -> list[Record]:
 
 
 def file_of(root: Path) -> Path | None:
-  """The manifest of a folder, in upper or lower case; None if it has none."""
-  named = (path for path in root.iterdir() if path.name.lower() == MANIFEST)
-  return next((path for path in sorted(named) if path.is_file()), None)
+  """The manifest of a folder, in upper or lower case; None if it has none.
+
+  Raises:
+    DataError: for a table with the name of a manifest but for its end.
+  """
+  found = sorted(path for path in root.iterdir() if path.is_file())
+  own = [path for path in found if path.name.lower() == MANIFEST]
+  if own:
+    return own[0]
+  for path in found:
+    if path.name.lower() in _TABLES:
+      raise errors.DataError(
+        f'{path.name} is not read', str(root), f'name it {MANIFEST}'
+      )
+    if path.name.lower() in _SHEETS:
+      raise errors.DataError(
+        f'{path.name} is not read',
+        str(root),
+        f"save it as 'CSV UTF-8' with the name {MANIFEST}",
+      )
+  return None
 
 
 def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -57,7 +78,8 @@ def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
   Paths are those of the files on the disk: they may be written with `./`, with
   backslashes, or with letters that are composed otherwise. Modalities and
-  splits may be in upper case.
+  splits may be in upper case. Images in the folders of devices are left out, as
+  they are without a manifest.
   """
   file = file_of(root)
   if file is None:
@@ -65,7 +87,13 @@ def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
   table = csv_table.read(file, columns)
   for row in table:
     _check(row.values, f'{file} line {row.line}')
-  found = [row.values for row in table]
+  found = [row.values for row in table if not _of_device(row.values['path'])]
+  if not found:
+    raise errors.DataError(
+      f'{MANIFEST} lists images in folders of devices only',
+      str(file),
+      'list those of persons',
+    )
   for column in ('identity', 'camera', 'domain'):
     by_domain: dict[str, list[str]] = defaultdict(list)
     for row in found:
@@ -80,6 +108,11 @@ def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
       found, _located(root, [row['path'] for row in found]), strict=True
     )
   ]
+
+
+def _of_device(path: str) -> bool:
+  folders = path.replace('\\', '/').split('/')[:-1]
+  return any(map(files.is_device_folder, folders))
 
 
 def _check(row: dict[str, str], where: str) -> None:
@@ -112,7 +145,8 @@ def _located(root: Path, paths: Sequence[str]) -> list[str]:
   written = _by_form(
     name
     for folder in sorted(folders)
-    if (root / folder).is_dir()
+    # Unlike `Path.is_dir`, this is no error for a name that is too long.
+    if os.path.isdir(root / folder)
     for name in files.list_files(root, folder)
   )
   if not all(plain[p] in written or slashed[p] in written for p in paths):

@@ -24,6 +24,7 @@ from fedreid_jax import errors
 SEPARATORS = ',;\t|'
 _INVISIBLE = 'Cf'  # Unicode's category of characters without a shape
 _UTF16 = b'\xff\xfe', b'\xfe\xff'
+_UTF32 = b'\xff\xfe\0\0'  # begins as UTF-16
 _SAVE = "save it as 'CSV UTF-8'"
 
 
@@ -38,7 +39,8 @@ def read(file: Path, columns: Sequence[str]) -> list[Row]:
   """Reads a table that has at least some columns, in lower case.
 
   Raises:
-    DataError: for a file that is no such table, or a row of another length.
+    DataError: for a file that is no such table or has no rows, or a row of
+      another length.
   """
   lines = _lines(file, columns[0])
   header = next((row for _, row in lines if any(row)), [])
@@ -55,11 +57,15 @@ def read(file: Path, columns: Sequence[str]) -> list[Row]:
     raise errors.DataError(
       f'two columns {twice[0]!r}', str(file), 'remove one of them'
     )
-  return [
+  rows = [
     Row(line, _by_column(named, row, f'{file} line {line}'))
     for line, row in lines
     if any(row)
   ]
+  if not rows:
+    what = f'{file.name} has no rows below the header'
+    raise errors.DataError(what, str(file), 'list the images in it')
+  return rows
 
 
 def check_alike(values: Iterable[str], what: str, where: str) -> None:
@@ -110,8 +116,13 @@ def _text(file: Path) -> str:
   data = file.read_bytes()
   if data.startswith(b'PK'):
     raise errors.DataError('a spreadsheet and no text', str(file), _SAVE)
+  marked = data.startswith(_UTF16) and not data.startswith(_UTF32)
+  # Every second byte of UTF-16 without a mark is zero, and three of UTF-32.
+  if b'\0' in data and not marked:
+    what = 'not UTF-8, but UTF-16 without a byte-order mark, or UTF-32'
+    raise errors.DataError(what, str(file), _SAVE)
   try:
-    return data.decode('utf-16' if data.startswith(_UTF16) else 'utf-8-sig')
+    return data.decode('utf-16' if marked else 'utf-8-sig')
   except UnicodeDecodeError as error:
     raise errors.DataError(f'not UTF-8: {error}', str(file), _SAVE) from error
 
@@ -119,14 +130,21 @@ def _text(file: Path) -> str:
 def _lines(file: Path, first: str) -> Iterator[tuple[int, list[str]]]:
   """Yields the number and the normalised fields of every row."""
   text = _text(file)
-  start, _, rest = text.partition('\n')
-  said = re.fullmatch(r'"?sep=(.)"?[;,\t]*', start.strip('\r'), re.IGNORECASE)
+  start, *rest = re.split('\r\n|\r|\n', text, maxsplit=1)
+  said = re.fullmatch(r'"?sep=(.)"?[;,\t]*', start, re.IGNORECASE)
   separator = said[1] if said else _separator(text, first)
   # Reads all line ends, those of old Macs as well.
-  source = io.StringIO(rest if said else text, newline=None)
-  table = csv.reader(source, delimiter=separator, skipinitialspace=True)
+  source = io.StringIO(''.join(rest) if said else text, newline=None)
+
+  def fields(rows: Iterable[str]):
+    return csv.reader(rows, delimiter=separator, skipinitialspace=True)
+
+  table = fields(source)
   try:
     for row in table:
+      # Some programs put whole rows into quotation marks.
+      if len(row) == 1 and separator in row[0] and '\n' not in row[0]:
+        row = next(fields(row))
       line = table.line_num + bool(said)
       if any('\n' in field for field in row):
         raise errors.DataError(
