@@ -363,10 +363,38 @@ def test_a_prefix_of_all_names_is_removed(name, prefix):
   assert found.left_out == [prefix + n for n in plain.left_out]
 
 
-def test_a_prefix_of_some_names_is_no_prefix():
-  names = [f'encoder_q.{n}' for n in weight_files.made('torchvision').shapes]
+@pytest.mark.parametrize('name', weight_files.KINDS)
+def test_a_network_beside_other_tensors(name):
+  plain = sources.read(weight_files.made(name).shapes, 'here')
+  own = [f'model.{n}' for n in weight_files.made(name).shapes]
+  found = sources.read([*own, 'loss_fn.centers', 'queue'], 'here')
+  assert (found.source, [*found.tensors]) == (plain.source, [*plain.tensors])
+  assert found.left_out[-2:] == ['loss_fn.centers', 'queue']
+
+
+@pytest.mark.parametrize(
+  'kind, one, other',
+  [
+    ('torchvision', 'module.encoder_k.', 'module.encoder_q.'),
+    ('timm', 'student.', 'teacher.'),
+  ],
+)
+def test_two_networks_are_named(kind, one, other):
+  inner = '' if kind == 'torchvision' else 'backbone.'
+  names = [
+    f'{prefix}{inner}{name}'
+    for prefix in (one, other)
+    for name in weight_files.made(kind).shapes
+  ]
+  with pytest.raises(errors.IntegrityError) as info:
+    sources.read([*names, 'module.queue'], 'here')
+  assert info.value.what == f'has 2 networks, {one} and {other}'
+
+
+def test_blocks_are_no_network():
+  names = [f'layers.{k}.blocks.0.attn.qkv.weight' for k in range(2)]
   with pytest.raises(errors.IntegrityError, match='no tensors of a known'):
-    sources.read([*names, 'queue'], 'here')
+    sources.read([*names, 'patch_embed.norm.weight'], 'here')
 
 
 def test_negative_variances_are_refused(tmp_path):

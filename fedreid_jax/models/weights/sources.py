@@ -17,12 +17,18 @@ from fedreid_jax.models.backbones import osnet, vit
 from fedreid_jax.models.weights.positions import Resize
 
 TORCHVISION, TORCHREID, TIMM = 'torchvision', 'torchreid', 'timm'  # families
+# Names of the first layer of a family.
+_FIRST = {
+  TORCHVISION: 'conv1.weight',
+  TORCHREID: 'conv1.conv.weight',
+  TIMM: 'patch_embed.proj.weight',
+}
 # Of DistributedDataParallel, of fast-reid and of TransReID.
 PREFIXES = ('module.', 'backbone.', 'base.')
 # Tensors of any program that are not of the backbone. The counters of batches
 # in PyTorch's normalisation have no use, and `neck` is of this package.
 _HEADS = (
-  r'(fc|head|heads|head_dist|neck|(classifier|bottleneck)(_\d)?)\..*'
+  r'(fc|head|heads|head_dist|dino_head|ibot_head|neck|(classifier|bottleneck)(_\d)?)\..*'
   r'|pixel_(mean|std)|.*\.num_batches_tracked'
 )
 COUNTER = '.num_batches_tracked'
@@ -208,23 +214,69 @@ def read(names: Iterable[str], where: str) -> Names:
   """Recognises the source of a file by its names.
 
   Modules that contain all tensors, such as `model.` and `teacher.`, are removed
-  from the names if only the rest is known.
+  from the names if only the rest is known. If such a module contains a network
+  and others stand beside it, such as a queue, these are left out.
 
   Raises:
-    IntegrityError: if there is none, or if a name cannot be used.
+    IntegrityError: if there is none, if there are two, or if a name cannot be
+      used.
   """
   full = [*names]
   for shared in _shared(full):
-    plain = [name.removeprefix(shared or 'module.') for name in full]
-    for source, one in SOURCES.items():
-      if any(re.fullmatch(one.mark, name) for name in plain):
-        return _sorted(source, full, shared, where)
+    if source := _recognised(full, shared):
+      return _sorted(source, full, shared, where)
+  within = _within(full, where)
+  if len(within) > 1:
+    raise errors.IntegrityError(
+      f'has {len(within)} networks, {" and ".join(within)}',
+      where,
+      'keep the tensors of one of them in the file',
+    )
+  for prefix, found in within.items():
+    others = [
+      n for n in full if not n.startswith(prefix) and not n.endswith(COUNTER)
+    ]
+    return found._replace(left_out=[*found.left_out, *others])
   known = ', '.join(one.title for one in SOURCES.values())
   raise errors.IntegrityError(
     f'has no tensors of a known network, but {", ".join(full[:3])}',
     where,
     f'use weights of {known}',
   )
+
+
+def _recognised(names: Iterable[str], shared: str) -> str:
+  """The source of names after a prefix, '' if it is unknown."""
+  plain = [name.removeprefix(shared or 'module.') for name in names]
+  return next(
+    (
+      source
+      for source, one in SOURCES.items()
+      if any(re.fullmatch(one.mark, name) for name in plain)
+    ),
+    '',
+  )
+
+
+def _within(names: Sequence[str], where: str) -> dict[str, Names]:
+  """The networks of a file by the module that contains them, outermost first.
+
+  A module is no network without the first layer of one: blocks of another
+  network may be named as those of a known one.
+  """
+  found: dict[str, Names] = {}
+  prefixes = {
+    name[: dot.end()] for name in names for dot in re.finditer(r'\.', name)
+  }
+  for prefix in sorted(prefixes, key=lambda p: (p.count('.'), p)):
+    if prefix.startswith(tuple(found)):
+      continue
+    own = [name for name in names if name.startswith(prefix)]
+    if source := _recognised(own, prefix):
+      network = _sorted(source, own, prefix, where)
+      if _FIRST[SOURCES[source].family] in network.tensors:
+        found[prefix] = network
+  return found
 
 
 def _shared(names: Sequence[str]) -> Iterator[str]:
