@@ -59,3 +59,21 @@ def test_what_is_wrong_is_found(tmp_path):
   ]
   with pytest.raises(errors.DataError, match='2 errors'):
     doctor.check(examined.report, tmp_path)
+
+
+@pytest.mark.parametrize(
+  'domains, people, said',
+  [
+    ([''], 2, '2 identities, of which 2 have two images; give at least three'),
+    ([''], 3, ''),
+    (['a', 'b'], 0, 'no identity of b has two images; add images'),
+  ],
+)
+def test_a_folder_without_a_test_is_an_error(tmp_path, domains, people, said):
+  for domain, person in itertools.product(domains, range(3)):
+    for shot in range(1 + (person < people)):
+      path = tmp_path / domain / f'p{person}' / f'{"xy"[shot]}.jpg'
+      if person < people or len(domains) > 1:
+        photo_trees.save(path, 10 * len(domain) + person, shot)
+  wrong = [what for is_error, what in found(tmp_path) if is_error]
+  assert len(wrong) == bool(said) and all(said in what for what in wrong)

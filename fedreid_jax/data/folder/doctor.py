@@ -10,13 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from fedreid_jax import errors
 from fedreid_jax.data import decoder, files, names
 from fedreid_jax.data.benchmark import doctor
 from fedreid_jax.data.benchmark.doctor import Finding, Report, Row
 from fedreid_jax.data.datasets.records import Count
-from fedreid_jax.data.folder import domains, folder_layout, notices
+from fedreid_jax.data.folder import domains, folder_layout, notices, queries
 from fedreid_jax.data.folder.folder_layout import Listing
+
+HELD_OUT = 0.25  # share of persons that the preset `photos` tests on
 
 
 class Examined(NamedTuple):
@@ -57,6 +61,11 @@ def examine(
       for name in listing.names
     }
   findings += _between(hashes)
+  if not layout.split:
+    # By default a run tests on the last domain, or on a part of a single one.
+    last = layout.domains[-1]
+    single = len(layout.domains) == 1
+    findings += _untestable(last, listings[last], hashes[last], single)
   findings.sort(key=lambda finding: not finding.is_error)
   report = Report(rows, findings, files.count_others(root, used))
   notes = notices.of_folder(root, layout, [*listings.values()])
@@ -70,6 +79,26 @@ def _refused(check: Callable[[], object]) -> list[Finding]:
   except errors.DataError as error:
     return [Finding(True, f'{error.what}; {error.fix}')]
   return []
+
+
+def _untestable(
+  domain: str, listing: Listing, hashes: Sequence[str], single: bool
+) -> list[Finding]:
+  """An error if no test can be made of the persons of a domain."""
+  try:
+    rows, _ = domains.originals(listing, hashes)
+  except errors.DataError:  # which is a finding of its own
+    return []
+  images, cameras = domains.numbered(
+    domain, listing.take(rows), lambda: np.empty(0, np.uint8)
+  )
+  if single:
+    return _refused(
+      lambda: queries.held_out(
+        images, bool(cameras), HELD_OUT, 0, 'data.held_out'
+      )
+    )
+  return _refused(lambda: queries.choose(queries.RANDOM, images, cameras, 0))
 
 
 def _count(listing: Listing) -> Count:

@@ -1,6 +1,6 @@
 """The images of one domain of a folder, with persons and cameras by number."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,27 +49,36 @@ def read(name: str, listing: Listing, config) -> Domain:
   listed = listing.take(manifest['kept'])
   rows, copies = originals(listed, hashes)
   own = listed.take(rows)
-  people = np.asarray(own.identities)
-  identities = np.unique(people, return_inverse=True)[1]
-  identities[people == names.NOBODY] = NOBODY
-  size = len(rows)
-  by_name, cameras = np.unique(own.cameras or [''] * size, return_inverse=True)
   return Domain(
-    Images(
-      name,
-      # All rows need no copy of the memory-mapped pixels.
-      (lambda: images[rows]) if copies else (lambda: images),
-      identities.astype(np.int32),
-      cameras.astype(np.int32),
-      np.asarray(own.modalities or [0] * size, np.int32),
-    ),
-    by_name.tolist() if own.cameras else [],
-    np.asarray(own.splits or [''] * size),
+    # All rows need no copy of the memory-mapped pixels.
+    *numbered(name, own, (lambda: images[rows]) if copies else lambda: images),
+    np.asarray(own.splits or [''] * len(rows)),
     np.asarray([hashes[row] for row in rows]),
     digest,
     own,
     copies,
   )
+
+
+def numbered(
+  name: str, listing: Listing, pixels: Callable[[], np.ndarray]
+) -> tuple[Images, list[str]]:
+  """The images of a listing, and its cameras by number, [] if unknown."""
+  people = np.asarray(listing.identities)
+  identities = np.unique(people, return_inverse=True)[1]
+  identities[people == names.NOBODY] = NOBODY
+  size = len(listing.names)
+  by_name, cameras = np.unique(
+    listing.cameras or [''] * size, return_inverse=True
+  )
+  images = Images(
+    name,
+    pixels,
+    identities.astype(np.int32),
+    cameras.astype(np.int32),
+    np.asarray(listing.modalities or [0] * size, np.int32),
+  )
+  return images, by_name.tolist() if listing.cameras else []
 
 
 def _content(pixels: UInt8[np.ndarray, 'H W ch'], file: str) -> str:
