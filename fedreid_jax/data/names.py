@@ -109,16 +109,15 @@ def person(name: str) -> str | None:
   return match[1] if match else None
 
 
-def is_distractor(person: str, name: str) -> bool:
-  """Whether a person is 0000, by label or in a name like 0000_c1s1_1.jpg.
+def is_distractor(name: str) -> bool:
+  """Whether a file has the person 0000 in a name as of Market-1501.
 
-  Such files of Market-1501 show background and parts of persons. MSMT17 numbers
-  its persons from 0000.
+  The files 0000_c1s1_1.jpg show background and parts of persons. Other data
+  sets number their persons from 0000, so that the camera and the sequence must
+  follow.
   """
-  if re.search(_MSMT17, name):
-    return False
-  own = re.match(r'0000_c\d+s\d', name.rpartition('/')[2], re.IGNORECASE)
-  return person == DISTRACTOR or bool(own)
+  file = name.rpartition('/')[2]
+  return bool(re.match(r'0000_c\d+s\d', file, re.IGNORECASE))
 
 
 def is_junk(person: str, name: str) -> bool:

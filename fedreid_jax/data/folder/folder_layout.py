@@ -189,11 +189,15 @@ def _of_people(listing: Listing) -> Listing:
   own = [csv_table.normalise(person) for person in listing.identities]
   csv_table.check_alike(own, 'person', str(listing.folder))
   # A manifest that names a person knows better than the name of the file.
-  paths = [''] * len(own) if listing.origin else listing.names
+  paths = [
+    '' if listing.origin and person not in (names.JUNK, names.DISTRACTOR) else n
+    for person, n in zip(own, listing.names, strict=True)
+  ]
   pairs = list(zip(own, paths, strict=True))
   kept = [k for k, pair in enumerate(pairs) if not names.is_junk(*pair)]
   people = [
-    names.NOBODY if names.is_distractor(*pair) else pair[0] for pair in pairs
+    names.NOBODY if names.is_distractor(name) else person
+    for person, name in pairs
   ]
   if not any(people[k] for k in kept):
     raise errors.DataError(

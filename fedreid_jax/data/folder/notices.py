@@ -93,9 +93,7 @@ def nobody(listings: Sequence[Listing]) -> str:
   said: list[str] = []
   if distractors:
     number = errors.counted(distractors, 'image')
-    said.append(
-      f'{number} of 0000, only in the gallery of a test (rename a person)'
-    )
+    said.append(f'{number} of 0000, only in the gallery of a test')
   if junk:
     said.append(f'{errors.counted(junk, "image")} of -1, left out')
   return f'nobody, as in Market-1501: {"; ".join(said)}' if said else ''
