@@ -52,7 +52,7 @@ def test_a_private_run_says_its_epsilon(tmp_path, capsys):
   assert '12 rounds' in results['privacy']
   assert results['communication']['up'].keys() == {'model'}
   out, said = capsys.readouterr().out, results['privacy'].partition(' (')[0]
-  assert out.count(f'privacy: {said}, after 3 rounds\n') == 1
+  assert out.count(f'privacy: {said}, after 12 rounds\n') == 1
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   cohorts = [
     e['clients'] for e in map(json.loads, lines) if e['event'] == 'train'

@@ -173,9 +173,11 @@ def test_console_labels_best_rounds_and_names_clusters(
     (best,) = (
       e
       for e in results['summary']
-      if e['model'] == f'client:{client.name}' and e['kind'] == 'best'
+      if e['model'] == f'client:{client.name}' and e['kind'] == 'own_best'
     )
-    (row,) = (x for x in printed.splitlines() if f'{client.name}, best' in x)
+    (row,) = (
+      x for x in printed.splitlines() if f'{client.name}, own best' in x
+    )
     rank1 = f'{best["metrics"]["rank1"]:.2f}'
     assert str(best['rounds'][0]) in row.split() and rank1 in row.split()
   clusters = [' + '.join(names) for names in results['clusters'].values()]

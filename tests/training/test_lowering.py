@@ -70,8 +70,9 @@ SHARDING = {'Sharding', 'SPMDFullToShardShape', 'SPMDShardToFullShape'}
 @pytest.mark.usefixtures('shallow')
 def test_a_round_has_no_method_of_the_cpu(recipe):
   path = recipes.folder() / f'{recipe}.py'
-  arg = ','.join(filter(None, (SMALL, OWN.get(recipe))))
-  config = validation.validate(recipes.recipe(str(path), arg))
+  # Fields of the recipe's own list override those of the other one.
+  spec = ':'.join(filter(None, (str(path), OWN.get(recipe))))
+  config = validation.validate(recipes.recipe(spec, SMALL))
   setup = build.build(config)
   server, states = setup.executor.init(setup.variables, setup.pretrained)
   programs = setup.executor.programs(server, states)
