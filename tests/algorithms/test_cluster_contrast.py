@@ -148,6 +148,7 @@ def test_memory_is_updated_image_by_image():
   np.testing.assert_array_equal(found[np.array(rest)], MEMORY[np.array(rest)])
 
 
+@pytest.mark.slow
 def test_clusters_before_round_0_and_after_each(clients):
   _, store, _ = trained('cluster_contrast', without_labels(clients), 0)
   states = store.states['cluster_contrast']

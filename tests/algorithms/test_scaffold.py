@@ -129,6 +129,7 @@ def test_controls_start_at_zero_and_the_first_round_is_fedpav(rounds):
   assert (plain[2][0].shared[name] != corrected[2][0].shared[name]).any()
 
 
+@pytest.mark.slow
 def test_the_servers_control_is_the_mean_by_size(rounds, clients):
   sizes = [client.num_images for client in clients[:3]]
   for server, states in rounds[1][1:]:

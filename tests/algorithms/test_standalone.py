@@ -31,6 +31,7 @@ def test_a_client_learns_what_it_learns_alone(runs):
       assert (both.personal[name][0] != leaf[0]).any()
 
 
+@pytest.mark.slow
 def test_every_round_goes_on_from_the_clients_own_model(runs):
   start, server, end, logs = runs[0]
   assert (
@@ -42,11 +43,13 @@ def test_every_round_goes_on_from_the_clients_own_model(runs):
   assert server.shared == {}
 
 
+@pytest.mark.slow
 def test_nothing_travels(runs):
   for log in runs[0][3]:
     assert log['up'] == log['down'] == {}
 
 
+@pytest.mark.slow
 def test_models_are_the_clients(runs):
   _, server, end, _ = runs[0]
   personal = {k: {n: x[k] for n, x in end.personal.items()} for k in range(2)}

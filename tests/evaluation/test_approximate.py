@@ -55,6 +55,7 @@ def test_most_of_the_nearest_are_found_with_exact_distances(built, vectors):
   assert (found >= far - 2e-4).all()
 
 
+@pytest.mark.slow
 def test_the_recall_is_that_of_vectors_without_themselves(built, vectors):
   made, metric = built
   assert made.recall[1:] == (10, 100) and made.recall.share > 0.9
@@ -74,6 +75,7 @@ def test_the_recall_is_that_of_vectors_without_themselves(built, vectors):
   assert '10 nearest of 100 images' in str(made.recall)
 
 
+@pytest.mark.slow
 def test_fewer_candidates_find_less(built, vectors, monkeypatch):
   made, metric = built
   made._codes.nprobe = 1
@@ -83,6 +85,7 @@ def test_fewer_candidates_find_less(built, vectors, monkeypatch):
   assert poor < made.recall.share
 
 
+@pytest.mark.slow
 def test_an_index_is_written_and_read(built, vectors, tmp_path):
   made, metric = built
   made.save(tmp_path / 'a.ivfpq')
@@ -100,6 +103,7 @@ def test_an_index_is_written_and_read(built, vectors, tmp_path):
     approximate.load(tmp_path / 'b.ivfpq', SIZE, made.recall)
 
 
+@pytest.mark.slow
 def test_what_is_not_found_is_missing(built, vectors):
   made, metric = built
   made._codes.nprobe = 1
@@ -112,6 +116,7 @@ def test_what_is_not_found_is_missing(built, vectors):
   assert np.isfinite(found[~missing]).all()
 
 
+@pytest.mark.slow
 def test_cameras_are_searched_exactly(built, vectors):
   made, metric = built
   cameras = np.arange(SIZE) % 2

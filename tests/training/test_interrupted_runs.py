@@ -20,7 +20,8 @@ PERSONS = (
 RECIPES = {
   'dp_fedavg': (
     'dp_fedavg.epsilon=0.0,dp_fedavg.noise=1.0,data.num_clients=6,'
-    'dp_fedavg.min_clients=6,dp_fedavg.delta=0.01,'
+    # So that no round is without clients, whatever the key draws.
+    'dp_fedavg.min_clients=6,dp_fedavg.delta=0.01,fraction=0.9,'
     "components=('fedpav','dp_fedavg','secagg')"
   ),
   'dfh_dp': PERSONS,

@@ -46,6 +46,7 @@ def test_rendering_says_how_far_it_has_come(monkeypatch):
   ]
 
 
+@pytest.mark.slow
 def test_after_a_full_disk_the_rounds_that_are_repeated_are_said(
   built_once, small, tmp_path, monkeypatch
 ):

@@ -182,6 +182,7 @@ def test_ranked_lists_are_drawn_for_callbacks_unless_none_are_asked(
   assert len(drawn) == 2
 
 
+@pytest.mark.slow
 def test_trackers_change_neither_the_results_nor_the_record(
   built_once, fedpav, tmp_path, monkeypatch
 ):

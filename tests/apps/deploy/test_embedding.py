@@ -26,6 +26,7 @@ def test_the_embedding_is_the_one_that_is_ranked(tiny_run, monkeypatch):
   )
 
 
+@pytest.mark.slow
 def test_only_the_weights_that_the_embedding_needs_are_in_it(tiny_run):
   found = embedding.load(tiny_run)
   assert found.variables

@@ -104,6 +104,7 @@ def test_mean_spread_and_costs_over_seeds(cells, tmp_path, trainer, capsys):
   assert '| 32.00 | 45.00 | 2.0 | 4 |' in text
 
 
+@pytest.mark.slow
 def test_kinds_and_models_are_lines_of_their_own(cells, tmp_path, trainer):
   trainer.found['dfh0']['summary'].append(entry(kind='best_three', rank1=70.0))
   conduct(cells[:1], tmp_path, trainer)
