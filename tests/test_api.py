@@ -71,17 +71,8 @@ def test_the_readme_runs(desk):
   assert (folder / 'runs/first/evaluation-5-mall.json').exists()
 
 
-# Their examples train.
-SLOW = 'Callback', 'Simulation', 'StopTraining', 'train'
-
-
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
-    for name in fr.__all__
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', fr.__all__)
 def test_examples_in_docstrings(desk, monkeypatch, name):
   monkeypatch.chdir(desk[0])
   thing = getattr(fr, name)
