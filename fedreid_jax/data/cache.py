@@ -91,8 +91,9 @@ def ensure(
   Returns:
     (memory-mapped images, manifest). The manifest has the entries `kept` (the
     positions of the images that could be read), `sha256` (hash of the file of
-    each of them, by name), `left_out` (names of the others with reasons),
-    `decoder`, and `array` (the hash of images.npy).
+    each of them, by name), `pictures` (the `picture_hash` of each of them;
+    arrays of earlier versions have none), `left_out` (names of the others with
+    reasons), `decoder`, and `array` (the hash of images.npy).
 
   Raises:
     DataError: naming the images that cannot be decoded.
@@ -165,7 +166,7 @@ def _write(folder, names, read, decoder, where, advance) -> None:
   try:
     shape = len(names), decoder.height, decoder.width, decoder.channels
     whole = _reserve(part / 'images.npy', shape)
-    hashes, bad = _decode_all(whole, names, read, decoder, advance)
+    hashes, pictures, bad = _decode_all(whole, names, read, decoder, advance)
     kinds = files.kinds(
       name for name, sha in zip(names, hashes, strict=True) if not sha
     )
@@ -188,6 +189,7 @@ def _write(folder, names, read, decoder, where, advance) -> None:
     manifest = {
       'kept': kept,
       'sha256': {names[k]: hashes[k] for k in kept},
+      'pictures': [pictures[k] for k in kept],
       # Threads append the names in any order.
       'left_out': sorted(bad),
       'decoder': decoder._asdict(),
@@ -215,9 +217,13 @@ def _decode_all(
   read,
   decoder: Decoder,
   advance: Advance | None,
-) -> tuple[list[str | None], list[str]]:
-  """Fills the array; returns hashes, None if unreadable, and bad names."""
+) -> tuple[list[str | None], list[str], list[str]]:
+  """Fills the array; returns hashes of files and pictures, and bad names.
+
+  The hashes of an unreadable image are None and ''.
+  """
   hashes: list[str | None] = [None] * len(names)
+  pictures = [''] * len(names)
   bad: list[str] = []
 
   def some(start: int) -> int:
@@ -226,7 +232,8 @@ def _decode_all(
       try:
         data = read(k)
         whole[k] = decoding.decode(data, decoder)
-        hashes[k] = decoding.content_hash(data)
+        hashes[k] = found = decoding.content_hash(data)
+        pictures[k] = decoding.picture_hash(whole[k], found)
       except (ValueError, OSError) as error:
         bad.append(f'{names[k]} ({error})')
     return stop - start
@@ -235,4 +242,4 @@ def _decode_all(
     for done in pool.map(some, range(0, len(names), _TASK)):
       if advance:
         advance(done)
-  return hashes, bad
+  return hashes, pictures, bad

@@ -213,6 +213,16 @@ def content_hash(data: bytes | Pixels) -> str:
   return hashlib.sha256(content).hexdigest()
 
 
+def picture_hash(pixels: UInt8[np.ndarray, 'H W ch'], file: str) -> str:
+  """Hash of pixels, which are the same in formats without loss.
+
+  Images of a single colour are told by the hash of their file: different ones
+  may have the same pixels at the size of training.
+  """
+  flat = (pixels == pixels[0, 0]).all()
+  return file if flat else content_hash(pixels)
+
+
 def colour_file(data: bytes | Pixels) -> bytes:
   """Returns an RGB file unchanged, and converts other images to PNG in RGB.
 

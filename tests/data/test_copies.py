@@ -8,7 +8,7 @@ import photo_trees
 import pytest
 
 from fedreid_jax import errors, load_config
-from fedreid_jax.data import load
+from fedreid_jax.data import cache, integrity, load
 
 
 def loaded(root):
@@ -55,6 +55,21 @@ def test_a_listed_query_leaves_no_copy_in_the_gallery(tmp_path):
   shutil.copy(root / 'query' / name, root / 'bounding_box_test' / name)
   after = loaded(root).targets[0].trials[0]
   assert [*map(len, after)] == [*map(len, before)]
+
+
+def test_arrays_of_earlier_versions_have_no_hashes_of_pictures(tmp_path):
+  root = tmp_path / 'photos'
+  for domain, person, shot in np.ndindex(2, 3, 2):
+    path = root / f'{domain}/{person}/{shot}.png'
+    photo_trees.save(path, 10 * domain + person, shot)
+  photo_trees.save(root / '0/0/x.bmp', 0, 0)
+  before = loaded(root).notices
+  assert any('left out: 1 copy of' in line for line in before), before
+  for path in cache.cache_dir().glob('images/*/manifest.json'):
+    manifest = integrity.read(path)
+    del manifest['pictures']
+    integrity.write(path, manifest)
+  assert loaded(root).notices == before
 
 
 def test_a_picture_in_another_format_is_a_copy(tmp_path):

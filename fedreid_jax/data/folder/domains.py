@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Shaped
 
 from fedreid_jax import errors
 from fedreid_jax.data import cache, decoder, integrity, names
@@ -44,8 +44,10 @@ def read(name: str, listing: Listing, config) -> Domain:
   # The digest of the images covers names and not the lines of a manifest.
   if listing.origin:
     digest = integrity.digest(digest, listing.origin)
-  files = manifest['sha256'].values()
-  hashes = [*map(_content, images, files)]
+  hashes = manifest.get('pictures')
+  if hashes is None:  # an array of an earlier version
+    files = manifest['sha256'].values()
+    hashes = [*map(decoder.picture_hash, images, files)]
   listed = listing.take(manifest['kept'])
   rows, copies = originals(listed, hashes)
   own = listed.take(rows)
@@ -79,16 +81,6 @@ def numbered(
     np.asarray(listing.modalities or [0] * size, np.int32),
   )
   return images, by_name.tolist() if listing.cameras else []
-
-
-def _content(pixels: UInt8[np.ndarray, 'H W ch'], file: str) -> str:
-  """Hash of pixels, which are the same in formats without loss.
-
-  Images of a single colour are told by the hash of their file: different ones
-  may have the same pixels at the size of training.
-  """
-  flat = (pixels == pixels[0, 0]).all()
-  return file if flat else decoder.content_hash(pixels.tobytes())
 
 
 def originals(
