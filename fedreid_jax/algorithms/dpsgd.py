@@ -41,7 +41,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.core import patterns, trees
-from fedreid_jax.core.options import Checked, Range, Regex
+from fedreid_jax.core.options import Checked, Mark, Range, Regex
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.data import sampling
 from fedreid_jax.method import accounting
@@ -77,7 +77,10 @@ class Options(Checked):
     int, Range(1), 'units whose gradients are computed at a time, for memory'
   ] = 1
   trainable: Annotated[
-    str, Regex(), 'regular expression of the trained parameters; empty for all'
+    str,
+    Regex(),
+    Mark.PRETRAINED,
+    'regular expression of the trained parameters; empty for all',
   ] = ''
 
 

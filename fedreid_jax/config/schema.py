@@ -124,10 +124,11 @@ def in_use(config: Any, mark: Mark) -> list[str]:
   """The full names of the fields with a mark that have an effect.
 
   Their values are neither zero nor empty, and the component of such a field is
-  listed. A saved configuration may lack fields.
+  listed, or the network has its name. A saved configuration may lack fields.
   """
   own = {plugins.group_of(name) for name in config.get('components', ())}
-  idle = {*_built_in()} - own
+  own |= {config.get('model', {}).get('name')}
+  idle = {*_built_in(), *plugins.available(backbones)} - own
   found = []
   for name in marked(mark, plug_ins(config)):
     group, _, field = name.rpartition('.')

@@ -67,11 +67,14 @@ class Mark(enum.Enum):
     for a run that diverges is to lower it.
   PER_RUN: a value other than the default chooses the noise from the number of
     rounds, so that a longer run differs from the first round on.
+  PRETRAINED: the field leaves a network as it starts, or is meant for a trained
+    one. A run whose weights are random warns of it.
   """
 
   REPORTING = enum.auto()
   STRENGTH = enum.auto()
   PER_RUN = enum.auto()
+  PRETRAINED = enum.auto()
 
 
 class Field(NamedTuple):

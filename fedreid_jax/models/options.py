@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from fedreid_jax.core.options import Positive, Range
+from fedreid_jax.core.options import Mark, Positive, Range
 from fedreid_jax.core.plugins import NETWORK
 from fedreid_jax.models.layers.norm import NormKind
 from fedreid_jax.models.networks import DType, NetworkName
@@ -63,6 +63,7 @@ class Model:
   ] = 'auto'
   tune: Annotated[
     Literal['', 'lora', 'adapter'],
+    Mark.PRETRAINED,
     'parameters that are added to the kernels of the backbone, which is not '
     'trained itself: low-rank matrices or 1x1 convolutions; empty for none',
   ] = ''
@@ -75,6 +76,7 @@ class Model:
   ] = 8.0
   trained: Annotated[
     str,
+    Mark.PRETRAINED,
     'regular expression of the parameters of the backbone that are trained '
     'themselves, .*(bias|prompt) for example; empty: all, or none with tune',
   ] = ''

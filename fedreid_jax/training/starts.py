@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from fedreid_jax.config import schema
+from fedreid_jax.core.options import Mark
 from fedreid_jax.models import weights
-
-# Fields that leave a network as it starts, or are meant for a trained one.
-FEW = ('model.tune', 'model.trained', 'dpsgd.trainable', 'vit.prompts')
 
 
 def lines(config: Any) -> Iterator[str]:
@@ -18,12 +17,10 @@ def lines(config: Any) -> Iterator[str]:
     yield f'starts from the weights {pretrained} (model.pretrained)'
   if run or pretrained:
     yield 'the model before training is therefore a trained one'
-  for field in [] if pretrained else FEW:
+  for field in [] if pretrained else schema.in_use(config, Mark.PRETRAINED):
     group, _, name = field.partition('.')
-    used = group in ('model', config.model.name, *config.components)
-    value = config[group][name] if used else None
     # A backbone that `model` keeps is none of the models of another run.
-    if value and (group == 'model' or not run):
+    if group == 'model' or not run:
       fitting = [
         known
         for known in weights.NAMES
@@ -31,7 +28,7 @@ def lines(config: Any) -> Iterator[str]:
         == config.model.name
       ]
       yield (
-        f'warning: {field}={value} is for pretrained weights, and these are '
-        'random: set model.pretrained'
+        f'warning: {field}={config[group][name]} is for pretrained weights, '
+        'and these are random: set model.pretrained'
         + (f', to {fitting[0]} for example' if fitting else '')
       )

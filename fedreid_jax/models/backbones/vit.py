@@ -27,7 +27,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core import quotients
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array
 
 EPSILON = 1e-6
@@ -71,7 +71,10 @@ class Options(Checked):
     float, Range(0, 1), 'largest probability that a block is skipped'
   ] = 0.0
   prompts: Annotated[
-    int, Range(0), 'number of learned tokens before each block'
+    int,
+    Range(0),
+    Mark.PRETRAINED,
+    'number of learned tokens before each block',
   ] = 0
   layer_scale: Annotated[
     bool, 'whether branches have a learned scale, as those of DINOv2'

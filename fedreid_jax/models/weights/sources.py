@@ -28,7 +28,8 @@ PREFIXES = ('module.', 'backbone.', 'base.')
 # Tensors of any program that are not of the backbone. The counters of batches
 # in PyTorch's normalisation have no use, and `neck` is of this package.
 _HEADS = (
-  r'(fc|head|heads|head_dist|dino_head|ibot_head|neck|(classifier|bottleneck)(_\d)?)\..*'
+  r'(fc|head|heads|head_dist|dino_head|ibot_head|neck'
+  r'|(classifier|bottleneck)(_\d)?)\..*'
   r'|pixel_(mean|std)|.*\.num_batches_tracked'
 )
 COUNTER = '.num_batches_tracked'

@@ -67,7 +67,7 @@ def few(entries: Sequence[Entry]) -> list[dict[str, Any]]:
       key = '' if kind else entry.get('round', 0), kind
       groups.setdefault(key, []).append(entry)
   many = {key: own for key, own in groups.items() if len(own) > CLIENTS}
-  replaced = [id(entry) for own in many.values() for entry in own]
+  replaced = {id(entry) for own in many.values() for entry in own}
   means = [
     dict(own[0])
     | {

@@ -53,10 +53,14 @@ def gathered(line, said, count=2):
   return made, made.gather(count, 0.0)
 
 
+def name_of(name, message):
+  del name
+  return message.fields['name']
+
+
 def ask(made):
   messages = dict.fromkeys(('a', 'b'), b'')
-  read = lambda name, m: m.fields['name']  # noqa: E731
-  return made.ask(codec.TRAIN, messages, 1.0, read, codec.FIELDS)
+  return made.ask(codec.TRAIN, messages, 1.0, name_of, codec.FIELDS)
 
 
 def test_sites_are_sorted_by_name_and_asked_by_name(said):
