@@ -207,7 +207,7 @@ def _check_header(image: Image.Image, max_pixels: int) -> None:
     raise ValueError(f'mode {stored or image.mode}, not 8 bits a channel')
 
 
-def content_hash(data: bytes | Pixels) -> str:
+def content_hash(data: bytes | UInt8[np.ndarray, 'H W ch']) -> str:
   """SHA-256 of a file's bytes or an array's values."""
   content = data if isinstance(data, bytes) else data.tobytes()
   return hashlib.sha256(content).hexdigest()
