@@ -85,6 +85,7 @@ from fedreid_jax.method.accounting import Mechanism, Released
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
+  DomainStatistics,
   Participants,
   ServerHooks,
   broadcast_state,
@@ -100,6 +101,13 @@ from fedreid_jax.models.layers import norm
 
 # The field of `Outputs` that corresponds to F in each reading of the paper.
 SPACES = {'b': 'embedding', 'f': 'feature'}
+# Names of the methods of table 2 by their novel domain.
+METHODS: dict[hallucination.Novel, str] = {
+  'dirichlet': 'DFH',
+  'dirichlet_mixup': 'FH + Dirichlet-MixUp',
+  'feature_mixup': 'FH + Feature-MixUp',
+  'none': 'FH',
+}
 # Part of the mean variance that is added to the variance of each channel.
 FLOOR = 0.1
 # Number of a use of the round's key. Steps fold their number into the same key,
@@ -255,10 +263,15 @@ def make(options: Options = Options()) -> Component:
       receive=replace_rows,
       message=broadcast_state,
     ),
+    statistics=DomainStatistics(
+      SPACES[options.space],
+      functools.partial(_draw, options),
+      functools.partial(_novel, options) if options.novel != 'none' else None,
+      METHODS[options.novel],
+    ),
     # Before the first round too, because its loss needs the statistics of all.
     properties=(
       'before_first_round',
-      'domain_statistics',
       *(('separable',) if separable else ()),
     ),
     bind=functools.partial(_check, options),
@@ -326,7 +339,7 @@ def _hallucinated_loss(
   dfs = jax.lax.stop_gradient(ctx.message)
   key = ctx.key if options.resample == 'step' else ctx.round_key
   draw_key, novel_key = jax.random.split(key)
-  drawn = hallucination.draw(draw_key, dfs, options.negative_variance)
+  drawn = _draw(options, draw_key, dfs)
   feature = _represent(options, ctx.outputs)
   if options.normalise == 'released':
     normalised, variance = _by_released(feature, dfs[ctx.task.index])
@@ -341,20 +354,39 @@ def _hallucinated_loss(
     'sigma_ratio': jnp.sqrt(within / jnp.maximum(variance.mean(), 1e-12)),
   }
   if options.novel != 'none':
-    novel = hallucination.novel_domain(
-      novel_key,
-      options.novel,
-      drawn,
-      feature,
-      normalised,
-      ctx.task.index,
-      jnp.broadcast_to(jnp.asarray(options.alpha, jnp.float32), len(dfs)),
-      options.mix_weights,
-      options.mix_own,
+    novel = _novel(
+      options, novel_key, drawn, feature, normalised, ctx.task.index
     )
     metrics['novel'] = _on_hallucinated(options, ctx, novel)
     total = total + metrics['novel']
   return options.lam * total, metrics
+
+
+def _draw(options: Options, key: Array, dfs: Array) -> Drawn:
+  return hallucination.draw(key, dfs, options.negative_variance)
+
+
+def _novel(
+  options: Options,
+  key: Array,
+  drawn: Drawn,
+  features: Array,
+  normalised: Array,
+  index: Array,
+) -> Array:
+  """Returns the features of a novel domain, `[B, D]`."""
+  alpha = jnp.asarray(options.alpha, jnp.float32)
+  return hallucination.novel_domain(
+    key,
+    options.novel,
+    drawn,
+    features,
+    normalised,
+    index,
+    jnp.broadcast_to(alpha, len(drawn.means)),
+    options.mix_weights,
+    options.mix_own,
+  )
 
 
 def _known_domains(

@@ -48,6 +48,7 @@ Federated divides by the number of clients that took part if it is asked to.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
@@ -73,7 +74,7 @@ from fedreid_jax.method.contexts import (
   ServerInitCtx,
   UploadCtx,
 )
-from fedreid_jax.method.guarantee import Claim, Delta, Epsilon, Noise
+from fedreid_jax.method.guarantee import Claim, Delta, Draws, Epsilon, Noise
 from fedreid_jax.method.rules import Given, Rule, is_private
 from fedreid_jax.method.sums import Divisor, MessageSum, Sum, by_count
 from fedreid_jax.round.server.arithmetic import HEADROOM
@@ -90,6 +91,8 @@ EVERYONE = (
 # (`HEADROOM`), and a client that is left out would be seen.
 LARGEST = 2.0**HEADROOM
 BITS = 20.0  # expected clients of a round over the noise on the sum of bits
+# Numbers of the uses of the key of a round.
+PARAMETERS, NORMS = 0, 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,14 +215,15 @@ def rules(given: Given) -> Iterator[Rule]:
 def make(options: Options = Options()) -> Component:
   """Builds the component; the clients of a run determine its scale."""
 
-  def bind(participants: Participants) -> Component:
-    made = _component(options, scale_of(options, participants))
-    if participants.rounding is not None or _rate(participants) < 1:
-      return made
-    return made._replace(notice=EVERYONE)
-
   unbound = _component(options, Scale(0.0, 1.0, 1.0))
-  return unbound._replace(bind=bind)
+  return unbound._replace(bind=functools.partial(_bound, options))
+
+
+def _bound(options: Options, participants: Participants) -> Component:
+  made = _component(options, scale_of(options, participants))
+  if participants.rounding is not None or _rate(participants) < 1:
+    return made
+  return made._replace(notice=EVERYONE)
 
 
 def scale_of(options: Options, participants: Participants) -> Scale:
@@ -297,11 +301,13 @@ def _component(options: Options, scale: Scale) -> Component:
     clip, bits = state
     in_sums = scale.rounding is not None  # a `Summation` added the noise
     if not in_sums:
-      key = jax.random.fold_in(ctx.key, 0)
+      key = jax.random.fold_in(ctx.key, PARAMETERS)
       models = privacy.gaussian(key, models, noise * clip / scale.weight)
     if adaptive:
       if scale.noise and not in_sums:
-        bits += scale.bits * jax.random.normal(jax.random.fold_in(ctx.key, 1))
+        bits += scale.bits * jax.random.normal(
+          jax.random.fold_in(ctx.key, NORMS)
+        )
       below = 0.5 + bits / scale.clients
       moved = clip * jnp.exp(-options.rate * (below - options.quantile))
       moved = jnp.minimum(moved, max(options.clip, LARGEST))
@@ -411,7 +417,25 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
   def released(rounds: int) -> list[list[Mechanism]]:
     return [mechanisms(scale.noise, participants, rounds)]
 
-  return Claim(released, options.delta, _details(scale, participants))
+  return Claim(
+    released,
+    options.delta,
+    _details(scale, participants),
+    # A `Summation` adds discrete noise, by a generator of its own.
+    draws=_draws(options, scale) if scale.rounding is None else None,
+  )
+
+
+def _draws(options: Options, scale: Scale) -> Draws:
+  def drawn(key: Array, params: Flat) -> Flat:
+    return privacy.normals(jax.random.fold_in(key, PARAMETERS), params)
+
+  def rebuild(participants: Participants, noisy: bool) -> Component:
+    noise = scale.noise if noisy else 0.0
+    chosen = dataclasses.replace(options, noise=noise, epsilon=0.0)
+    return _bound(chosen, participants)
+
+  return Draws('server.update', drawn, options.clip, rebuild)
 
 
 def _details(scale: Scale, participants: Participants) -> str:

@@ -32,19 +32,17 @@ distributions. Deviations from released code: none.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, Literal, NoReturn, cast
+from typing import Annotated, Any, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.core import patterns, trees
 from fedreid_jax.core.options import Checked, Mark, Range, Regex
 from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.data import sampling
-from fedreid_jax.method import accounting
+from fedreid_jax.method import accounting, poisson
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import (
   ClientHooks,
@@ -52,7 +50,8 @@ from fedreid_jax.method.component import (
   Participants,
 )
 from fedreid_jax.method.contexts import Gradient, GradientCtx
-from fedreid_jax.method.guarantee import Claim, Delta, Epsilon, Noise
+from fedreid_jax.method.guarantee import Claim, Delta, Draws, Epsilon, Noise
+from fedreid_jax.method.poisson import Unit
 from fedreid_jax.method.rules import DIVIDE_PERSONS, Given, Rule, is_private
 
 NAME = 'dpsgd'
@@ -64,7 +63,7 @@ class Options(Checked):
   """Hyper-parameters of DP-SGD."""
 
   unit: Annotated[
-    Literal['identity', 'image'],
+    Unit,
     'what is protected: all images of an identity in a client, or one image',
   ] = 'identity'
   noise: Noise = 1.0
@@ -125,46 +124,30 @@ def rules(given: Given) -> Iterator[Rule]:
 
 def make(options: Options = Options()) -> Component:
   """Builds the component; the clients of a run determine its noise."""
-
-  def bind(participants: Participants) -> Component:
-    _check(options, participants)
-    noise = noise_of(options, participants)
-    return unbound._replace(
-      client=ClientHooks(gradient=_gradient(options, participants, noise)),
-      bind=None,
-      claim=functools.partial(_claim, options, noise),
-      notice=_notice(options, participants),
-    )
-
-  unbound = Component(
+  return Component(
     NAME,
     client=ClientHooks(gradient=_unbound),
     conflicts=('unaccounted_noise',),
-    bind=bind,
+    bind=functools.partial(_bound, options),
     claim=_unbound,
   )
-  return unbound
+
+
+def _bound(options: Options, participants: Participants) -> Component:
+  _check(options, participants)
+  noise = noise_of(options, participants)
+  return make(options)._replace(
+    client=ClientHooks(gradient=_gradient(options, participants, noise)),
+    bind=None,
+    claim=functools.partial(_claim, options, noise),
+    notice=_notice(options, participants),
+  )
 
 
 def _notice(options: Options, participants: Participants) -> str:
-  fewest = min(populations(options, participants))
-  drawn = expected(options, participants)
-  return '; '.join(hidden_by_few(fewest, drawn, options.unit))
-
-
-def hidden_by_few(fewest: int, drawn: int, unit: str) -> list[str]:
-  """Returns warnings about clients with few units."""
-  found: list[str] = []
-  if fewest == 1:
-    found.append(
-      f'a client has a single {unit}, so that its sums are about this one alone'
-    )
-  if fewest == drawn:
-    found.append(
-      f'every {unit} of a client is in every step (sampling rate 1), so that '
-      'sampling does not lower epsilon'
-    )
-  return found
+  fewest = min(poisson.populations(options.unit, participants))
+  drawn = poisson.expected(options.unit, participants)
+  return '; '.join(poisson.hidden_by_few(fewest, drawn, options.unit))
 
 
 def _unbound(*arguments: Any) -> NoReturn:
@@ -174,56 +157,21 @@ def _unbound(*arguments: Any) -> NoReturn:
   )
 
 
-def expected(options: Options, participants: Participants) -> int:
-  """Returns P, the number of units of a step on average."""
-  by_identity = options.unit == 'identity'
-  return participants.identities if by_identity else participants.batch
-
-
-def populations(options: Options, participants: Participants) -> list[int]:
-  """The number of units of each client."""
-  return [
-    len(np.unique(client.labels))
-    if options.unit == 'identity'
-    else client.num_images
-    for client in participants.clients
-  ]
-
-
-def mechanisms(
-  noise: float,
-  population: int,
-  units: int,
-  steps: int,
-  places: int | None = None,
-) -> list[Mechanism]:
-  """The noisy sums of noise z to which a unit contributes, with P `units`.
-
-  `places` is the largest number of units in a step, 0 for no limit; by default
-  it is the limit of the sampler.
-  """
-  if places is None:
-    places = sampling.places(units)
-  if not places or population <= places:
-    return [Mechanism(noise, units / population, steps)]
-  return [Mechanism(noise, units / population, steps, population, places)]
-
-
 def noise_of(options: Options, participants: Participants) -> float:
   """Returns z, the largest noise that a client of the run needs."""
   if not options.epsilon:
     return options.noise
-  units = expected(options, participants)
+  units = poisson.expected(options.unit, participants)
   steps = participants.steps * participants.rounds
   # The guarantee with z includes the messages of other components.
   others = _others(options, participants)
   found = 0.0
   # Small clients first: they need the most noise, and a search is expensive, so
   # others are only checked against the noise found so far.
-  for population in sorted({*populations(options, participants)}):
+  for population in sorted({*poisson.populations(options.unit, participants)}):
 
     def released(z: float, population: int = population) -> list[Mechanism]:
-      return [*mechanisms(z, population, units, steps), *others]
+      return [*poisson.mechanisms(z, population, units, steps), *others]
 
     if found:
       reached = accounting.epsilon(released(found), options.delta)
@@ -254,7 +202,7 @@ def _others(options: Options, participants: Participants) -> list[Mechanism]:
 def _gradient(
   options: Options, participants: Participants, noise: float
 ) -> Gradient:
-  units = expected(options, participants)
+  units = poisson.expected(options.unit, participants)
   rows = participants.batch // units
 
   def gradient(params: Flat, ctx: GradientCtx) -> tuple[Flat, Metrics]:
@@ -352,8 +300,8 @@ def _check(options: Options, participants: Participants) -> None:
       'local.steps',
       'set it above 0',
     )
-  units = expected(options, participants)
-  fewest = min(populations(options, participants))
+  units = poisson.expected(options.unit, participants)
+  fewest = min(poisson.populations(options.unit, participants))
   if fewest < units:
     field = 'identities' if options.unit == 'identity' else 'batch'
     raise errors.ConfigError(
@@ -365,8 +313,8 @@ def _check(options: Options, participants: Participants) -> None:
 
 
 def _claim(options: Options, noise: float, participants: Participants) -> Claim:
-  units = expected(options, participants)
-  numbers = populations(options, participants)
+  units = poisson.expected(options.unit, participants)
+  numbers = poisson.populations(options.unit, participants)
   largest = 1 / (10 * sum(numbers))
   if options.delta > largest:
     raise errors.ConfigError(
@@ -378,7 +326,9 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
 
   def released(rounds: int) -> list[list[Mechanism]]:
     steps = participants.steps * rounds
-    kinds = [mechanisms(noise, n, units, steps) for n in sorted({*numbers})]
+    kinds = [
+      poisson.mechanisms(noise, n, units, steps) for n in sorted({*numbers})
+    ]
     # Without a limit of places, epsilon grows with the sampling rate, so that
     # the smallest of these clients stands for all of them.
     free = [kind for kind in kinds if not kind[0].places]
@@ -391,7 +341,22 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
     f'{accounting.exact(noise)}, sampling rate at most '
     f'{accounting.above(units / min(numbers))}, '
     f'{errors.counted(participants.steps, "step")} a round, at most '
-    f'{sampling.places(units)} in a step; released: every model; '
+    f'{poisson.places(units)} in a step; released: every model; '
     'public: numbers of images, identities and steps',
     options.unit,
+    _draws(options, noise),
   )
+
+
+def _draws(options: Options, noise: float) -> Draws:
+  def drawn(key: Array, params: Flat) -> Flat:
+    trained = names_of_trained(params, options)
+    return privacy.normals(key, {name: params[name] for name in trained})
+
+  def rebuild(participants: Participants, noisy: bool) -> Component:
+    everywhere = dataclasses.replace(
+      options, noise=noise if noisy else 0.0, epsilon=0.0, trainable=''
+    )
+    return _bound(everywhere, participants)
+
+  return Draws('client.gradient', drawn, options.clip, rebuild)

@@ -28,7 +28,7 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import run
-from fedreid_jax.method import accounting
+from fedreid_jax.method import accounting, poisson
 
 _EPSILON = flags.DEFINE_float(
   'epsilon', None, 'Largest epsilon; prints the noise that it takes.', 1e-3
@@ -74,7 +74,6 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         f'no command {" ".join(argv[1:])!r}', 'command line', 'plan'
       )
-    # Before JAX is imported, which takes seconds.
     _check()
     for line in _plan(_required(_IDENTITIES), _required(_BATCH)):
       print(errors.folded(line))
@@ -128,8 +127,6 @@ def _check() -> None:
 
 
 def _plan(identities: int, batch: int) -> list[str]:
-  from fedreid_jax.algorithms import dpsgd  # imports JAX
-
   steps, delta = _required(_STEPS), _DELTA.value
   sent: list[accounting.Mechanism] = []
   if _RELEASES.value:
@@ -138,7 +135,7 @@ def _plan(identities: int, batch: int) -> list[str]:
     sent = [accounting.Mechanism(_STATISTICS.value, 1.0, _RELEASES.value)]
 
   def mechanisms(noise: float) -> list[accounting.Mechanism]:
-    own = dpsgd.mechanisms(noise, identities, batch, steps, _PLACES.value)
+    own = poisson.mechanisms(noise, identities, batch, steps, _PLACES.value)
     # One person in several clients takes part in the mechanisms of each.
     return [*own, *sent] * _CLIENTS.value
 
@@ -164,7 +161,7 @@ def _plan(identities: int, batch: int) -> list[str]:
       f'noise {accounting.exact(_STATISTICS.value)}'
     )
   lines += _guarantee(epsilon)
-  few = dpsgd.hidden_by_few(identities, batch, 'identity')
+  few = poisson.hidden_by_few(identities, batch, 'identity')
   return [*lines, *(f'warning: {text}' for text in few)]
 
 

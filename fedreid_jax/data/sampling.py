@@ -23,6 +23,7 @@ from fedreid_jax.core import prng
 from fedreid_jax.core.options import Natural, Positive, Range
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData, Plan
+from fedreid_jax.method import poisson
 from fedreid_jax.round import cohort
 
 # Modalities of the parts of a batch: 0 visible, 1 infrared; a repeated 0 shows
@@ -38,7 +39,6 @@ SamplerName = Literal[
   'poisson',
   'poisson_pk',
 ]
-PLACES = 2  # places of a step over the expected number of its units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _poisson(config) -> Sampler:
     plan,
     # The number of units of a step is random.
     lambda client: True,
-    PLACES,
+    poisson.PLACES,
   )
 
 
@@ -435,16 +435,6 @@ def _images(
   return np.where(last > first, drawn, -1).astype(np.int32)
 
 
-def places(expected: int) -> int:
-  """Places of a step with an expected number of units."""
-  return PLACES * expected
-
-
-def rate(expected: int, population: int) -> float:
-  """Probability that a unit is in a step, 1 for too few units."""
-  return min(expected / population, 1.0)
-
-
 def poisson_images(
   rng: np.random.Generator, client: ClientData, steps: int, batch: int
 ) -> Plan:
@@ -476,10 +466,10 @@ def _poisson_plan(
   size: int,
 ) -> Plan:
   """Draws units, given by the rows of their images, and `size` rows of each."""
-  most = places(expected)
+  most = poisson.places(expected)
   rows = np.full((steps, most, size), -1, np.int32)
   for step in range(steps):
-    drawn = rng.random(len(pools)) < rate(expected, len(pools))
+    drawn = rng.random(len(pools)) < poisson.rate(expected, len(pools))
     # In a random order, units without a place are a random subset, too.
     for place, unit in enumerate(rng.permutation(np.flatnonzero(drawn))[:most]):
       pool = pools[unit]

@@ -40,12 +40,6 @@ NOVEL = 'novel domain'
 # The first two denote modalities in `persons`.
 MARKERS = ('o', '^', 's')
 PERPLEXITY = 30
-METHODS = {
-  'dirichlet': 'DFH',
-  'dirichlet_mixup': 'FH + Dirichlet-MixUp',
-  'feature_mixup': 'FH + Feature-MixUp',
-  'none': 'FH',
-}
 
 
 class Cloud(NamedTuple):
@@ -80,7 +74,7 @@ def _features(
 ) -> np.ndarray:
   return run.features(
     client.images()[rows],
-    loaded_run.statistics_space(run),
+    loaded_run.statistics_of(run).space,
     client.modalities[rows],
   )
 
@@ -92,7 +86,7 @@ def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
   cloud for each other client. Without a source, it is the first client; the
   clients of the method must send statistics of domains.
   """
-  config, clients = loaded_run.statistics_options(run), run.federation.clients
+  statistics, clients = loaded_run.statistics_of(run), run.federation.clients
   own = run.client(source)
   index = [client.name for client in clients].index(own.name)
   rows, kinds = chosen(own, seed)
@@ -111,27 +105,16 @@ def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
   # images, as for a batch of the training, so that one affine map with a factor
   # per channel gives all features of DFH.
   draw_key, novel_key = jax.random.split(jax.random.key(seed))
-  drawn = hallucination.draw(
-    draw_key, loaded_run.domain_statistics(run), config.negative_variance
-  )
-  if config.novel == 'none':
+  drawn = statistics.draw(draw_key, loaded_run.domain_statistics(run))
+  if statistics.novel is None:
     every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
     return [
       Cloud(client.name, np.asarray(features), kinds)
       for client, features in zip(clients, every, strict=True)
       if client.name != own.name
     ]
-  alpha = jnp.asarray(config.alpha, jnp.float32)
-  novel = hallucination.novel_domain(
-    novel_key,
-    config.novel,
-    drawn,
-    feature,
-    normalised,
-    jnp.int32(index),
-    jnp.broadcast_to(alpha, len(clients)),
-    config.mix_weights,
-    config.mix_own,
+  novel = statistics.novel(
+    novel_key, drawn, feature, normalised, jnp.int32(index)
   )
   return [Cloud(NOVEL, np.asarray(novel), kinds)]
 
@@ -181,7 +164,7 @@ def draw(
         colour = by_domain[c.name].colour if c.name in by_domain else 'black'
         name = f'{c.name}, hallucinated from {own}'
         found[name] = c, Style(colour, colour, 'black')
-      label = f'{label}: {METHODS[loaded_run.statistics_options(run).novel]}'
+      label = f'{label}: {loaded_run.statistics_of(run).title}'
     places = embed([cloud for cloud, _ in found.values()], seed)
     for (cloud, style), where in zip(found.values(), places, strict=True):
       _scatter(axes, cloud, where, style)

@@ -32,6 +32,7 @@ from fedreid_jax.method.component import (
   ClientHooks,
   Component,
   DataPass,
+  DomainStatistics,
   Participants,
   Property,
   ServerHooks,
@@ -52,7 +53,7 @@ from fedreid_jax.method.contexts import (
   StepCtx,
   UploadCtx,
 )
-from fedreid_jax.method.guarantee import Claim
+from fedreid_jax.method.guarantee import Claim, Draws
 from fedreid_jax.method.rules import Given, Rule
 from fedreid_jax.method.sums import (
   BY_IMAGES,
@@ -83,6 +84,8 @@ __all__ = [
   'Component',
   'DataPass',
   'Divisor',
+  'DomainStatistics',
+  'Draws',
   'Flat',
   'Gather',
   'Given',

@@ -285,8 +285,6 @@ class Participants(NamedTuple):
 #   attacker: some clients attack; a guarantee covers the honest clients.
 #   before_first_round: its data pass and `round_end` also run before round 0,
 #     without training.
-#   domain_statistics: the state of its server hooks are domain feature
-#     statistics `[N, 4, D]` (DFH, eq. 3.1), and it has the options of DFH.
 #   draws_noise: its `Summation` draws the noise for which others ask.
 #   equal_weights: every upload has the same weight.
 #   free_message: the message of its server hooks simulates what clients have
@@ -311,7 +309,6 @@ Property = Literal[
   'anchored',
   'attacker',
   'before_first_round',
-  'domain_statistics',
   'draws_noise',
   'equal_weights',
   'free_message',
@@ -326,6 +323,27 @@ Property = Literal[
   'simulated',
   'unaccounted_noise',
 ]
+
+
+class DomainStatistics(NamedTuple):
+  """Statistics of the clients' domains, for figures and audits of a run.
+
+  The state of the component's server hooks are the domain feature statistics of
+  all clients (DFH, eq. 3.1), `[N, 4, D]`, rows m, v, p and q.
+
+  Attributes:
+    space: field of `Outputs` with the features that they describe.
+    draw: `(key, statistics) -> losses.hallucination.Drawn`.
+    novel: `(key, Drawn, features [B, D], normalised features [B, D], index of
+      their client) -> features [B, D]` of a novel domain; None: the component
+      trains on the domains of the other clients only.
+    title: name of the method for figures.
+  """
+
+  space: str
+  draw: Callable[[Array, Array], Any]
+  novel: Callable[..., Array] | None = None
+  title: str = ''
 
 
 NetworkChange = Callable[[nn.Module], nn.Module]
@@ -348,6 +366,7 @@ class Component(NamedTuple):
     aggregation: rule for the model, see `method.sums`; one owner, by default
       the mean weighted by number of images.
     summation: addition of uploads that the server does not see; one owner.
+    statistics: the domain statistics that its clients send.
     properties: facts for decisions of other modules, see `Property`.
     conflicts: properties, fields of `Component` that are filled ('transport',
       'max_staleness'), fields of hooks ('server.receive') or names of
@@ -377,6 +396,7 @@ class Component(NamedTuple):
   clustering: Cluster | None = None
   aggregation: Sum | Gather | None = None
   summation: Summation | None = None
+  statistics: DomainStatistics | None = None
   properties: tuple[Property, ...] = ()
   conflicts: tuple[str, ...] = ()
   bind: Callable[[Participants], 'Component | None'] | None = None

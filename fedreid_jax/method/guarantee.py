@@ -19,6 +19,7 @@ from typing import Annotated, Literal, NamedTuple
 from fedreid_jax import errors
 from fedreid_jax.core import secret
 from fedreid_jax.core.options import Mark, Range
+from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method import accounting
 from fedreid_jax.method.accounting import Mechanism, Released
 from fedreid_jax.method.component import Component, Participants, releases
@@ -39,6 +40,29 @@ Epsilon = Annotated[
 Delta = Annotated[float, Range(1e-300, 0.5), 'delta of the guarantee']
 
 
+class Draws(NamedTuple):
+  """The noise of a claim, for audits that repeat its draws.
+
+  Attributes:
+    hook: the hook that draws the noise, with the key of its context:
+      'server.update' in every round, or 'client.gradient' in every step of
+      every client.
+    noise: `(key, parameters) -> noise` of the parameters that have noise, by
+      name and in the same shapes. Its scale may be any that is the same in all
+      rounds. The parameters are those of the hook. An audit gives the first
+      values of each array, `[n]`, whose draws must not depend on `n`.
+    clip: largest norm of the contribution of a unit, at first if it adapts.
+    rebuild: `(participants, noisy) -> component`, bound to other participants,
+      which treats every parameter as one with noise. It has the noise of the
+      run, or none. None: no audit replaces units of the run by canaries.
+  """
+
+  hook: Literal['server.update', 'client.gradient']
+  noise: Callable[[Array, Flat], Flat]
+  clip: float = 0.0
+  rebuild: Callable[[Participants, bool], Component] | None = None
+
+
 class Claim(NamedTuple):
   """The guarantee that a component claims for a run.
 
@@ -49,12 +73,15 @@ class Claim(NamedTuple):
     details: description of the mechanism for users.
     unit: what the guarantee protects; an identity or an image is protected
       within one client.
+    draws: the noise on parameters, for audits; None if they cannot repeat it,
+      as with the discrete noise of a `Summation`.
   """
 
   mechanisms: Callable[[int], Sequence[Sequence[Mechanism]]]
   delta: float
   details: str
   unit: Unit = 'client'
+  draws: Draws | None = None
 
 
 class Guarantee:
@@ -107,9 +134,14 @@ class Guarantee:
       )
 
   @property
-  def claimed(self) -> bool:
-    """Whether a component claims a guarantee."""
-    return self._claim is not None
+  def claim(self) -> Claim | None:
+    """The claim of a component, None without one."""
+    return self._claim
+
+  @property
+  def owner(self) -> str:
+    """The name of the component with the claim, '' without one."""
+    return self._owner
 
   def check(self, senders: Iterable[str]) -> None:
     """Checks that every message of a client has a bound and noise.

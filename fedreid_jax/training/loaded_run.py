@@ -1,8 +1,8 @@
 """One model of a saved run, with its training and test images.
 
-DFH's clients send domain feature statistics (DFS) to the server
-(`algorithms.dfh`, eq. 3.1). For a run of a method without this component they
-are measured on the clients' images with the model of the run.
+The clients of some methods send domain feature statistics (DFS) to the server
+(`Component.statistics`). For a run of another method they are measured on the
+clients' images with the model of the run.
 """
 
 import functools
@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms import dfh
 from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.config import validation
 from fedreid_jax.core import types
@@ -25,11 +24,16 @@ from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import features
-from fedreid_jax.method.component import Component, Property
+from fedreid_jax.losses import hallucination
+from fedreid_jax.method.component import Component, DomainStatistics
 from fedreid_jax.training import build, named_models
 from fedreid_jax.training.files import run_files
 
-DFS: Property = 'domain_statistics'
+# The statistics of a run whose clients send none, as they are measured.
+MEASURED = DomainStatistics(
+  'feature',
+  functools.partial(hallucination.draw, negative_variance='clamp'),
+)
 
 
 class LoadedRun(NamedTuple):
@@ -186,18 +190,13 @@ def load(
 def statistics_sender(run: LoadedRun) -> Component | None:
   """Returns the component whose clients send DFS, None without one."""
   components = build.load_components(run.config)
-  return next((c for c in components if DFS in c.properties), None)
+  return next((c for c in components if c.statistics), None)
 
 
-def statistics_options(run: LoadedRun) -> Any:
-  """Returns the options of the component that sends DFS, or those of DFH."""
+def statistics_of(run: LoadedRun) -> DomainStatistics:
+  """Returns what the DFS of a run describe; by default it is `MEASURED`."""
   found = statistics_sender(run)
-  return run.config[found.name] if found else dfh.Options()
-
-
-def statistics_space(run: LoadedRun) -> str:
-  """Returns the field of `Outputs` with the features that DFS describe."""
-  return dfh.SPACES[statistics_options(run).space]
+  return (found and found.statistics) or MEASURED
 
 
 def statistics_sent(run: LoadedRun) -> jax.Array | None:
@@ -220,6 +219,6 @@ def domain_statistics(run: LoadedRun) -> jax.Array:
   kept = statistics_sent(run)
   if kept is not None:
     return kept
-  which, statistics = statistics_space(run), jax.jit(moments.statistics)
+  which, statistics = statistics_of(run).space, jax.jit(moments.statistics)
   every = [statistics(run.moments(c, which)) for c in run.federation.clients]
   return jnp.stack(every)

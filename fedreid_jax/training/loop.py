@@ -232,7 +232,7 @@ class Run:
     self.server, self.store = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
     )
-    if self.setup.guarantee.claimed:
+    if self.setup.guarantee.claim:
       senders = self.setup.executor.senders(self.server, self.store)
       self.setup.guarantee.check(senders)
     # In canonical order.

@@ -68,6 +68,34 @@ def test_no_module_outside_knows_a_component_by_its_name():
   assert not found
 
 
+def imported(path):
+  """Returns the modules and names that a file imports, wherever it does."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      # A module of the package imports others by their full names.
+      assert not node.level, path
+      yield from (f'{node.module}.{alias.name}' for alias in node.names)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+      # The argument of an import while the program runs.
+      if node.value.startswith(f'{algorithms.__name__}.'):
+        yield node.value
+
+
+def test_no_module_outside_imports_a_component():
+  """Not even where names are allowed: what others need is its value."""
+  modules = tuple(f'{algorithms.__name__}.{name}' for name in NAMES)
+  found = [
+    f'{path.relative_to(ROOT)}: {name}'
+    for path in sorted(ROOT.rglob('*.py'))
+    if not path.is_relative_to(ROOT / 'algorithms')
+    for name in imported(path)
+    if f'{name}.'.startswith(tuple(f'{module}.' for module in modules))
+  ]
+  assert not found
+
+
 def outcome(components):
   """Returns the error of a composition, '' for none."""
   try:

@@ -9,6 +9,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.config import schema
 from fedreid_jax.data import sampling
+from fedreid_jax.method import poisson
 
 
 def settings(**changes):
@@ -357,7 +358,7 @@ def test_those_without_a_place_are_random(monkeypatch):
   plan = sampling._poisson_plan(rng, pools, STEPS, 5, 1)
   found = included(client, plan, 10)
   assert found.sum(axis=1).max() == 10
-  monkeypatch.setattr(sampling, 'PLACES', 1)
+  monkeypatch.setattr(poisson, 'PLACES', 1)
   plan = sampling._poisson_plan(rng, pools, STEPS, 5, 1)
   found = included(client, plan, 10)
   assert found.sum(axis=1).max() == 5

@@ -53,7 +53,7 @@ def test_without_a_claim_there_is_none():
   found = of(Component('fedpav'))
   assert found.statement(3) == 'no differential privacy'
   assert found.lines(3) == ['privacy: no differential privacy']
-  assert math.isinf(found.epsilon(3)) and not found.claimed
+  assert math.isinf(found.epsilon(3)) and found.claim is None
   found.check(['anything'])
 
 
@@ -189,4 +189,4 @@ def test_hooks_that_break_a_claim(components, message):
 def test_hooks_that_do_not():
   last = Component('b', server=ServerHooks(update=update))
   first = Component('a', transport=Transport(up=up))
-  assert of(first, owner(), last).claimed
+  assert of(first, owner(), last).claim

@@ -26,8 +26,8 @@ def test_statistics_come_from_the_server_or_the_images(run):
 
 
 def test_the_space_of_the_statistics(run):
-  assert loaded_run.statistics_space(run) == 'feature'
+  assert loaded_run.statistics_of(run).space == 'feature'
   run.config.dfh.space = 'b'
-  assert loaded_run.statistics_space(run) == 'embedding'
+  assert loaded_run.statistics_of(run).space == 'embedding'
   run.config.components = ('fedpav',)
-  assert loaded_run.statistics_space(run) == 'feature'
+  assert loaded_run.statistics_of(run).space == 'feature'

@@ -57,6 +57,15 @@ def moved(start: Flat, changes: Flat) -> Flat:
   }
 
 
+def normals(key: Array, leaves: Flat) -> Flat:
+  """Draws an independent standard normal variable for every element."""
+  # The places of sorted names do not depend on the order of the dict.
+  return {
+    name: jax.random.normal(jax.random.fold_in(key, place), leaves[name].shape)
+    for place, name in enumerate(sorted(leaves))
+  }
+
+
 def gaussian(
   key: Array, leaves: Flat, scale: Number, batch_stats: bool = False
 ) -> Flat:
@@ -67,14 +76,8 @@ def gaussian(
   """
   params, _ = trees.trainable(leaves)
   chosen = leaves if batch_stats else params
-  # The places of sorted names do not depend on the order of the dict.
-  noisy = {
-    name: leaves[name]
-    + scale
-    * jax.random.normal(jax.random.fold_in(key, place), leaves[name].shape)
-    for place, name in enumerate(sorted(chosen))
-  }
-  return {**leaves, **noisy}
+  noise = normals(key, chosen)
+  return {**leaves, **{n: leaves[n] + scale * x for n, x in noise.items()}}
 
 
 def on_updated(

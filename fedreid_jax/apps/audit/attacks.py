@@ -24,7 +24,7 @@ Real images and images from their features must pass this test; the initial
 noise and images from permuted values must not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +38,7 @@ from fedreid_jax.apps.audit.inversion import Reconstructed, Search, Weights
 from fedreid_jax.core.types import Array, ClientData
 from fedreid_jax.figures import canvas
 from fedreid_jax.figures.canvas import Photo
-from fedreid_jax.losses import hallucination
+from fedreid_jax.losses.hallucination import Drawn
 from fedreid_jax.training import loaded_run
 from fedreid_jax.training.loaded_run import LoadedRun
 
@@ -76,10 +76,10 @@ def identities(
   Raises:
     ConfigError: if `measured_by` has images or features of another size.
   """
-  space = loaded_run.statistics_space(run)
+  space = loaded_run.statistics_of(run).space
   own = measured_by or run
   loaded_run.same_images(run, own, '--measured_by')
-  moments = own.moments(client, loaded_run.statistics_space(own))
+  moments = own.moments(client, loaded_run.statistics_of(own).space)
   theirs = moments.mean.shape[1]
   ours = run.features(client.images()[:1], space).shape[1]
   if theirs != ours:
@@ -115,11 +115,9 @@ def statistics(
   are of different identities. The seed of `search` also draws features and
   permutes their values.
   """
-  space, clients = loaded_run.statistics_space(run), run.federation.clients
+  space, clients = loaded_run.statistics_of(run).space, run.federation.clients
   every = jnp.repeat(loaded_run.domain_statistics(run), num, axis=0)
-  drawn = sampled(
-    every, loaded_run.statistics_options(run).negative_variance, search.seed
-  )
+  drawn = sampled(every, loaded_run.statistics_of(run).draw, search.seed)
   # The values of all clients are permuted together, so that samples of one
   # client are no more similar than others.
   shuffled = np.random.default_rng(search.seed).permutation(drawn.ravel())
@@ -157,11 +155,13 @@ def _one_image_each(
 
 
 def sampled(
-  dfs: Float[Array, 'B 4 D'], negative_variance: str, seed: int
+  dfs: Float[Array, 'B 4 D'],
+  draw: Callable[[Array, Array], Drawn],
+  seed: int,
 ) -> Float[np.ndarray, 'B D']:
   """Samples a feature of a new identity from each of several DFS."""
   draw_key, key = jax.random.split(jax.random.key(seed))
-  drawn = hallucination.draw(draw_key, dfs, negative_variance)
+  drawn = draw(draw_key, dfs)
   # Variances are of dimensions, as DFS have no covariances.
   noise = jax.random.normal(key, drawn.means.shape)
   return np.asarray(drawn.means + jnp.sqrt(drawn.variances) * noise)

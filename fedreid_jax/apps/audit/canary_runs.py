@@ -15,6 +15,7 @@ The score is the sum over all steps of the noisy gradient in the direction.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -23,8 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms import dp_fedavg, dpsgd
-from fedreid_jax.apps.audit import canary
+from fedreid_jax.apps.audit import canary, claimed
 from fedreid_jax.apps.audit.canary import Audited, Canaries
 from fedreid_jax.core.types import (
   Array,
@@ -37,7 +37,7 @@ from fedreid_jax.core.types import (
 )
 from fedreid_jax.data import sampling
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.method import guarantee
+from fedreid_jax.method import poisson
 from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.method.contexts import (
   AggregationCtx,
@@ -45,14 +45,15 @@ from fedreid_jax.method.contexts import (
   ReceiveCtx,
   ServerInitCtx,
 )
+from fedreid_jax.method.guarantee import Claim, Unit
 from fedreid_jax.method.sums import MessageSum
 from fedreid_jax.round import cohort
 from fedreid_jax.round.server import fold
 from fedreid_jax.round.server.arithmetic import Float32
-from fedreid_jax.training import build, engine
 
 LEAF = 'params/canaries'
 FACTOR = 1e3  # of the clip
+LARGEST = 2.0**31  # images of a client, whose weight is then the largest
 FEWEST = 50  # clients as canaries
 SIZES = 1000, 2000, 4000, 8000, 16000  # numbers of canaries in one client
 
@@ -61,76 +62,79 @@ def of_run(config: Any, federation: Federation, seed: int = 0) -> Audited:
   """Audits the guarantee of a run.
 
   Raises:
-    ConfigError: for a run without a guarantee, or with too few clients.
+    ConfigError: for a run without a guarantee, whose component gives no
+      `Draws.rebuild`, or with too few clients.
   """
-  people = engine.participants_of(config, federation)
-  columns = max(client.num_identities for client in federation.clients)
-  model = build.network(config, columns, federation.image_shape)
-  unbound = build.load_components(config)
-  # The noise that an epsilon chooses depends on all that a client sends.
-  people = engine.completed(unbound, people, model)
-  components = engine.bound(unbound, people)
-  claim = guarantee.Guarantee(components, people)
-  fix = 'give a run with the component dp_fedavg or dpsgd'
-  if not claim.claimed:
-    raise errors.ConfigError(f'{config.name} has no guarantee', '--attack', fix)
-  claimed = claim.epsilon(config.rounds)
-  if dpsgd.NAME in config.components:
-    options = dpsgd.Options(**build.arguments(config, dpsgd.NAME))
-    canaries = of_steps(options, people, claimed)
-  elif dp_fedavg.NAME in config.components:
-    options = dp_fedavg.Options(**build.arguments(config, dp_fedavg.NAME))
-    canaries = of_rounds(options, people)
+  found = claimed.of_run(config, federation)
+  epsilon = found.guarantee.epsilon(config.rounds)
+  attacked = of_claim(found.owner, found.claim)
+  if found.draws.hook == 'client.gradient':
+    canaries = of_steps(attacked, found.participants, epsilon)
   else:
+    canaries = of_rounds(attacked, found.participants)
+  return canary.audit(canaries, epsilon, seed)
+
+
+class Attacked(NamedTuple):
+  """The mechanism of a claim, to which canaries contribute."""
+
+  rebuild: Callable[[Participants, bool], Component]  # of `Draws`
+  clip: float
+  delta: float
+  unit: Unit
+
+
+def of_claim(owner: str, claim: Claim) -> Attacked:
+  """Returns the mechanism of the claim of a component.
+
+  Raises:
+    ConfigError: if the component gives no `Draws.rebuild`.
+  """
+  draws = claim.draws
+  if draws is None or draws.rebuild is None:
     raise errors.ConfigError(
-      f'there are no canaries for the guarantee of {config.name}',
+      f'there are no canaries for the guarantee of {owner!r}',
       '--attack',
-      fix,
+      'give a run of a component whose claim has `draws.rebuild`',
     )
-  return canary.audit(canaries, claimed, seed)
+  return Attacked(draws.rebuild, draws.clip, claim.delta, claim.unit)
 
 
-def of_rounds(
-  options: dp_fedavg.Options, participants: Participants
-) -> Canaries:
+def of_rounds(attacked: Attacked, participants: Participants) -> Canaries:
   """Replaces clients by canaries, or raises ConfigError for fewer than 50."""
   number = len(participants.clients)
   if number < FEWEST:
     raise errors.ConfigError(
       f'{errors.counted(number, "client")}, fewer than {FEWEST} canaries',
-      dp_fedavg.NAME,
+      'clients',
       'audit a run with more clients',
     )
-  # The noise that epsilon would choose is replaced, too.
-  silent = dataclasses.replace(options, noise=0.0, epsilon=0.0)
   everyone = participants._replace(
     cohort=number, fraction=1.0, poisson=False, rounds=1
   )
   return Canaries(
     number,
     2 * (number // 4),
-    options.delta,
-    functools.partial(scores_of_rounds, options, participants),
-    functools.partial(scores_of_rounds, silent, everyone),
+    attacked.delta,
+    functools.partial(scores_of_rounds, attacked, participants, True),
+    functools.partial(scores_of_rounds, attacked, everyone, False),
   )
 
 
 def scores_of_rounds(
-  options: dp_fedavg.Options,
+  attacked: Attacked,
   participants: Participants,
+  noisy: bool,
   included: Bool[np.ndarray, ' m'],
   seed: int,
 ) -> Float[np.ndarray, ' m']:
   """Scores of clients after all rounds; the seed is of cohorts and noise."""
-  bind = dp_fedavg.make(options).bind
-  assert bind is not None
-  component, number = bind(participants), len(included)
-  assert component is not None
-  server = component.server
+  component = attacked.rebuild(participants, noisy)
+  server, number = component.server, len(included)
   assert server is not None and server.init is not None
   state = server.init(_context(ServerInitCtx, num_clients=number))
   model: Flat = {LEAF: jnp.zeros(number)}
-  step = jax.jit(functools.partial(_round, component, options))
+  step = jax.jit(functools.partial(_round, component, attacked.clip))
   key = jax.random.key(seed)
   fraction = participants.fraction
   for round_ in range(participants.rounds):
@@ -151,7 +155,7 @@ def scores_of_rounds(
 
 def _round(
   component: Component,
-  options: dp_fedavg.Options,
+  clip: float,
   state: Any,
   model: Flat,
   present: Array,
@@ -170,12 +174,11 @@ def _round(
   def sent(index: Array, takes_part: Array) -> Upload:
     # The guarantee compares a client with one whose update is zero, so absent
     # canaries send an update, too.
-    push = FACTOR * options.clip * takes_part
+    push = FACTOR * clip * takes_part
     upload = Upload(
       index=index,
       shared={LEAF: model[LEAF].at[index].add(push)},
-      # The largest weight of a client.
-      num_examples=jnp.float32(max(options.n_max, 1)),
+      num_examples=jnp.float32(LARGEST),
       num_steps=jnp.int32(1),
       finite=jnp.bool_(True),
       messages={},
@@ -222,22 +225,18 @@ class Enlarged(NamedTuple):
 
 
 def of_steps(
-  options: dpsgd.Options, participants: Participants, claimed: float
+  attacked: Attacked, participants: Participants, epsilon: float
 ) -> Canaries:
-  """The canaries of a run of DP-SGD, as many as `claimed` requires."""
-  client = enlarged(options, participants, claimed)
-  # The component chooses the noise for the clients of the run.
-  noise = dpsgd.noise_of(options, participants)
-  own = dataclasses.replace(options, noise=noise, epsilon=0.0, trainable='')
-  silent = dataclasses.replace(own, noise=0.0)
+  """The canaries of a run of DP-SGD, as many as `epsilon` requires."""
+  client = enlarged(attacked, participants, epsilon)
   everyone = client._replace(units=client.number)
   once = participants._replace(steps=1, rounds=1)
   return Canaries(
     client.number,
     _guesses(client.number),
-    options.delta,
-    functools.partial(scores_of_steps, own, participants, client),
-    functools.partial(scores_of_steps, silent, once, everyone),
+    attacked.delta,
+    functools.partial(scores_of_steps, attacked, participants, True, client),
+    functools.partial(scores_of_steps, attacked, once, False, everyone),
   )
 
 
@@ -250,20 +249,20 @@ def _guesses(number: int) -> int:
 
 
 def enlarged(
-  options: dpsgd.Options, participants: Participants, claimed: float
+  attacked: Attacked, participants: Participants, epsilon: float
 ) -> Enlarged:
   """A client of enough canaries, with the sampling rate of the run.
 
-  If even the largest number of canaries without noise cannot refute the epsilon
-  `claimed`, there are as few as possible.
+  If even the largest number of canaries without noise cannot refute `epsilon`,
+  there are as few as possible.
   """
   # The claim of the run is the epsilon of the client with the fewest units.
-  fewest = min(dpsgd.populations(options, participants))
-  units = dpsgd.expected(options, participants)
+  fewest = min(poisson.populations(attacked.unit, participants))
+  units = poisson.expected(attacked.unit, participants)
 
   def refutes(number: int) -> bool:
     right = _guesses(number)
-    return canary.lower_bound(options.delta, number, right, right) > claimed
+    return canary.lower_bound(attacked.delta, number, right, right) > epsilon
 
   sizes = (number for number in SIZES if refutes(number))
   # A whole factor for the population and the units of a step keeps the sampling
@@ -273,8 +272,9 @@ def enlarged(
 
 
 def scores_of_steps(
-  options: dpsgd.Options,
+  attacked: Attacked,
   participants: Participants,
+  noisy: bool,
   client: Enlarged,
   included: Bool[np.ndarray, ' m'],
   seed: int,
@@ -290,16 +290,13 @@ def scores_of_steps(
     batch=client.units * client.rows,
     identities=client.units,
   )
-  bind = dpsgd.make(options).bind
-  assert bind is not None
   # Participants have the fields of config.local that these samplers read.
   planner, _, _ = sampling.make(people, (only,), seed)
-  component = bind(people)
-  assert component is not None
+  component = attacked.rebuild(people, noisy)
   run = jax.jit(functools.partial(_noisy_sum, component))
   # The guarantee compares a unit with one whose gradient is zero, so absent
   # canaries are sampled, too.
-  push = jnp.asarray(FACTOR * options.clip * included, jnp.float32)
+  push = jnp.asarray(FACTOR * attacked.clip * included, jnp.float32)
   # Sums over rounds are in float64; the device has only float32.
   total = np.zeros(number)
   key = jax.random.key(seed)

@@ -34,10 +34,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms import standalone
 from fedreid_jax.apps.audit import detection, shadow
 from fedreid_jax.apps.audit.detection import Detection
 from fedreid_jax.apps.audit.shadow import CASES, Persons
+from fedreid_jax.method.component import Component
 from fedreid_jax.models import convnet, reid
 from fedreid_jax.training.loaded_run import LoadedRun
 from fedreid_jax.training.simulation import Simulation
@@ -59,6 +59,11 @@ FIELDS = {
   'augment.pad': 0,
   'augment.flip': 0.0,
 }
+
+# Its expression matches no name.
+NOTHING_SHARED = Component(
+  'nothing_shared', shared=r'(?!)', properties=('independent',)
+)
 
 Scores = Float[np.ndarray, 'R P']
 Included = Bool[np.ndarray, 'R P']
@@ -177,7 +182,7 @@ def attack_memory(
   # compiled program.
   simulation = Simulation(
     lambda identities: reid.ReIDNet(convnet.ConvNet(CHANNELS), identities),
-    [standalone.make()],
+    [NOTHING_SHARED],
     clients,
     fields=FIELDS | {'seed': seed, 'rounds': ROUNDS},
   )

@@ -9,17 +9,18 @@ these coordinates in the whole run, the score is
 
   sqrt(n) <N_g, D> / (|N_g| |D|),
 
-which is a standard normal variable for a wrong guess. In DP-FedAvg N_g is the
-noise of the server, and in DP-SGD the sum of the noise of all clients and
-steps.
+which is a standard normal variable for a wrong guess. N_g is what the component
+says (`method.guarantee.Draws`): in DP-FedAvg the noise of the server, and in
+DP-SGD the sum of the noise of all clients and steps.
 
 The guesses are the secrets that follow from seeds. The positive control scores
 the secret of the run, and the negative control scores 256 random secrets.
 """
 
+import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,11 +30,12 @@ import numpy as np
 from jaxtyping import Float
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms import dp_fedavg, dpsgd
+from fedreid_jax.apps.audit import claimed
 from fedreid_jax.core import prng, secret, trees
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method.guarantee import Draws
 from fedreid_jax.round import compose
 from fedreid_jax.training import build, named_models
 from fedreid_jax.training.files import run_files, run_secret
@@ -89,9 +91,8 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
   The seed of the run is tried as well, as it may be beyond those.
 
   Raises:
-    ConfigError: for a run without noise of DP-FedAvg or DP-SGD, whose noise is
-      discrete or on no shared parameter, or that has no round or began from
-      another run.
+    ConfigError: for a run without a guarantee, whose noise is discrete or on no
+      shared parameter, or that has no round or began from another run.
     IntegrityError: for a run whose secret is lost or damaged.
   """
   config, rounds = run.config, run.step
@@ -171,93 +172,86 @@ def _failed(
 
 def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
   config = run.config
-  components = build.load_components(config)
-  # The run did not keep its initial model, which follows from the
-  # configuration and the pretrained weights.
-  first = named_models.network(config, run.federation, run.variables).variables
-  first, _ = build.pretrained(config, first)
-  change = {n: run.variables[n] - first[n] for n in first}
-  shared, _ = trees.split(change, compose.shared_leaves(components))
-  names = [component.name for component in components]
   # The noise on sums of integers is discrete and comes from another generator.
-  if any(component.summation for component in components):
+  if any(component.summation for component in build.load_components(config)):
     raise errors.ConfigError(
       'the noise on sums of integers is not attacked',
       '--attack',
       'give a run without secure aggregation',
     )
-  if dp_fedavg.NAME in names:
-    noisy = sorted(trees.trainable(shared)[0])
-    places, seen = _observed(noisy, shared)
-    return _of_server(dp_fedavg.NAME, places), seen
-  if dpsgd.NAME in names:
-    options = dpsgd.Options(**build.arguments(config, dpsgd.NAME))
-    noisy = dpsgd.names_of_trained(trees.trainable(change)[0], options)
-    places, seen = _observed(noisy, shared)
-    uids = [prng.client_uid(client.name) for client in run.federation.clients]
-    return _of_steps(dpsgd.NAME, places, uids, config.local.steps), seen
-  raise errors.ConfigError(
-    f'{config.name} has no guarantee',
-    '--attack',
-    'give a run with the component dp_fedavg or dpsgd',
-  )
+  found = claimed.of_run(config, run.federation)
+  # The run did not keep its initial model, which follows from the
+  # configuration and the pretrained weights.
+  first = named_models.network(config, run.federation, run.variables).variables
+  first, _ = build.pretrained(config, first)
+  change = {n: run.variables[n] - first[n] for n in first}
+  shared, _ = trees.split(change, compose.shared_leaves(found.components))
+  at_server = found.draws.hook == 'server.update'
+  params, _ = trees.trainable(shared if at_server else change)
+  observed = _observed(found.draws, params, shared)
+  seen = np.concatenate([shared[n].ravel()[:k] for n, k in observed.items()])
+  # Parameters without an observed coordinate keep their places among others.
+  sizes = {name: observed.get(name, 0) for name in params}
+  draw = functools.partial(_drawn, found.draws, sizes, tuple(observed))
+  if at_server:
+    return _of_server(found.owner, draw), seen
+  uids = [prng.client_uid(client.name) for client in run.federation.clients]
+  return _of_steps(found.owner, draw, uids, config.local.steps), seen
 
 
-def _observed(
-  noisy: Sequence[str], shared: Flat
-) -> tuple[list[tuple[int, int]], np.ndarray]:
-  """(place and number of coordinates of arrays, their change [n])."""
-  # The place of an array among all noisy ones selects its key, so arrays that
-  # clients do not share are counted, too.
-  places: list[tuple[int, int]] = []
-  parts: list[np.ndarray] = []
+def _observed(draws: Draws, params: Flat, shared: Flat) -> dict[str, int]:
+  """Returns the number of observed coordinates of each array with noise."""
+  noisy = jax.eval_shape(draws.noise, jax.random.key(0), params)
+  observed: dict[str, int] = {}
   left = MOST
-  for place, name in enumerate(noisy):
+  for name in sorted(noisy):
+    # No attacker sees arrays that clients do not share.
     if name in shared and left:
-      part = np.ravel(shared[name])[:left]
-      left -= len(part)
-      places.append((place, len(part)))
-      parts.append(part)
-  if not parts:
+      observed[name] = min(shared[name].size, left)
+      left -= observed[name]
+  if not observed:
     raise errors.ConfigError(
       'no parameter with noise is shared, so that an attacker sees none',
       '--attack',
       'give a run that shares the parameters that it trains',
     )
-  return places, np.concatenate(parts)
+  return observed
 
 
-def _normals(key: Array, places: Sequence[tuple[int, int]]) -> Array:
-  """The first draws of each array (`privacy.gaussian`)."""
-  return jnp.concatenate(
-    [jax.random.normal(jax.random.fold_in(key, p), (n,)) for p, n in places]
-  )
+def _drawn(
+  draws: Draws, sizes: Mapping[str, int], names: Sequence[str], key: Array
+) -> Float[Array, ' n']:
+  """Draws the noise at the observed coordinates of arrays."""
+  noise = draws.noise(key, {n: jnp.zeros(size) for n, size in sizes.items()})
+  return jnp.concatenate([noise[name] for name in names])
 
 
-def _of_server(name: str, places: Sequence[tuple[int, int]]) -> Noise:
+def _of_server(name: str, draw: Callable[[Array], Array]) -> Noise:
   def of(seeds: Array, round_: Array | int) -> Array:
     key = prng.key(seeds[0], Stream.SERVER, round_)
-    key = jax.random.fold_in(key, prng.component_uid(name))
-    return _normals(jax.random.fold_in(key, 0), places)
+    return draw(jax.random.fold_in(key, prng.component_uid(name)))
 
   return Noise((0,), of)
 
 
 def _of_steps(
   name: str,
-  places: Sequence[tuple[int, int]],
+  draw: Callable[[Array], Array],
   uids: Sequence[int],
   steps: int,
 ) -> Noise:
   def of(seeds: Array, round_: Array | int) -> Array:
-    def step(i: Array, total: Array) -> Array:
+    def of_step(i: Array) -> Array:
       uid = jnp.asarray(uids, jnp.uint32)[i // steps]
       key = prng.client(seeds[i // steps], Stream.TERM, round_, uid)
       key = jax.random.fold_in(key, prng.component_uid(name))
-      # A step goes against the gradient.
-      return total - _normals(jax.random.fold_in(key, i % steps), places)
+      return draw(jax.random.fold_in(key, i % steps))
 
-    zeros = jnp.zeros(sum(number for _, number in places))
+    def step(i: Array, total: Array) -> Array:
+      # A step goes against the gradient.
+      return total - of_step(i)
+
+    zeros = jnp.zeros(jax.eval_shape(of_step, jnp.int32(0)).shape)
     return jax.lax.fori_loop(0, len(uids) * steps, step, zeros)
 
   return Noise(tuple(uids), of)

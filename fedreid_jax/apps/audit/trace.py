@@ -179,7 +179,7 @@ def _persons_of(
   persons: Int[np.ndarray, ' M'],
   modalities: Int[np.ndarray, ' M'],
 ) -> Side:
-  space = loaded_run.statistics_space(run)
+  space = loaded_run.statistics_of(run).space
   features = run.features(images, space, modalities)
   groups = [features[persons == person] for person in np.unique(persons)]
   # The case of other images needs an image on each side.

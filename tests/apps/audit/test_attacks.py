@@ -1,3 +1,4 @@
+import functools
 import math
 
 import jax.numpy as jnp
@@ -13,7 +14,9 @@ from fedreid_jax.apps.audit import attacks, inversion
 from fedreid_jax.apps.audit.attacks import Asked, Attempt
 from fedreid_jax.apps.audit.inversion import Reconstructed, Search, Weights
 from fedreid_jax.figures import canvas
+from fedreid_jax.losses import hallucination
 
+CLAMPED = functools.partial(hallucination.draw, negative_variance='clamp')
 ONCE = Weights(), Search((0, 1))
 
 
@@ -113,7 +116,7 @@ def test_statistics_and_their_controls(run, asked):
   sent, permuted, real = (call[1] for call in asked)
   assert all(call[2] == 'embedding' for call in asked)
   every = jnp.asarray(np.repeat(kept, 2, axis=0))
-  np.testing.assert_array_equal(sent, attacks.sampled(every, 'clamp', 0))
+  np.testing.assert_array_equal(sent, attacks.sampled(every, CLAMPED, 0))
   # The same values, but no sample or channel has its own.
   np.testing.assert_array_equal(np.sort(sent, None), np.sort(permuted, None))
   assert not {*map(tuple, np.sort(sent, 1))} & {
@@ -143,7 +146,7 @@ def test_sampled_features_have_the_moments_of_both_gaussians():
   dfs = np.zeros((20000, 4, 2), np.float32)
   dfs[:, :, 0] = 3, 4, 9, 0.01
   dfs[:, 0, 1] = 5  # nothing varies
-  found = attacks.sampled(jnp.asarray(dfs), 'clamp', 0)
+  found = attacks.sampled(jnp.asarray(dfs), CLAMPED, 0)
   np.testing.assert_allclose(found[:, 0].mean(), 3, atol=0.1)
   np.testing.assert_allclose(found[:, 0].var(), 13, rtol=0.04)
   np.testing.assert_allclose(found[:, 1], 5, atol=0.01)

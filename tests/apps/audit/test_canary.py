@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -83,9 +81,15 @@ def participants(number=200, fraction=1.0, rounds=1):
   return Participants(people, 0, number, fraction, fraction < 1, rounds=rounds)
 
 
+def attacked(people, **options):
+  """The mechanism that `people` are promised."""
+  made = dp_fedavg.make(dp_fedavg.Options(delta=1e-4, **options)).bind(people)
+  return canary_runs.of_claim(made.name, made.claim(people))
+
+
 def audit(claimed, **options):
-  made = dp_fedavg.Options(delta=1e-4, **options)
-  canaries = canary_runs.of_rounds(made, participants())
+  people = participants()
+  canaries = canary_runs.of_rounds(attacked(people, **options), people)
   return canary.audit(canaries, claimed)
 
 
@@ -111,51 +115,44 @@ def test_a_missing_clip_is_caught(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'recipe, component',
-  [
-    ('dp_fedavg:smoke,components=("fedpav","dp_fedavg","secagg")', 'dp_fedavg'),
-    ('dfh_dp:smoke', 'dpsgd'),
-  ],
-)
-def test_the_noise_is_that_of_the_run(recipe, component, monkeypatch):
-  """That of an epsilon depends on roundings, and on other messages."""
-  config = fr.load_config(recipe, {'secagg.masks': False})
+def test_the_noise_is_that_of_the_run(monkeypatch):
+  """That of an epsilon depends on other messages."""
+  config = fr.load_config('dfh_dp:smoke')
 
-  def of(options, people, *_):
+  def of(attacked, people, *_):
     raise LookupError(people)
 
-  for name in ('of_rounds', 'of_steps'):
-    monkeypatch.setattr(canary_runs, name, of)
+  monkeypatch.setattr(canary_runs, 'of_steps', of)
   with pytest.raises(LookupError) as caught:
     canary_runs.of_run(config, build.load.load(config.data))
-  (people,) = caught.value.args
-  if component == 'dpsgd':
-    assert people.released
-  else:
-    assert people.rounding > 0
+  assert caught.value.args[0].released
+
+
+def test_noise_on_sums_of_integers_is_refused():
+  """The noise of the sums is added beside the component."""
+  people = participants()._replace(rounding=0.01)
+  with pytest.raises(errors.ConfigError, match="no canaries.*'dp_fedavg'"):
+    attacked(people)
 
 
 def test_the_noise_of_the_scores_is_that_of_the_mechanism():
   """Over T rounds with the rate q an included canary moves by q T C / (q N)."""
-  options = dp_fedavg.Options(noise=2.0, clip=0.5)
   people = participants(200, 0.5, 6)
+  own = attacked(people, noise=2.0, clip=0.5)
   included = np.arange(200) < 100
-  found = 100 * canary_runs.scores_of_rounds(options, people, included, 0)
+  found = 100 * canary_runs.scores_of_rounds(own, people, True, included, 0)
   assert found[:100].mean() == pytest.approx(0.5 * 3, abs=0.8)
   assert found[100:].std() == pytest.approx(2.0 * 0.5 * 6**0.5, rel=0.2)
-  other = canary_runs.scores_of_rounds(options, people, included, 1)
+  other = canary_runs.scores_of_rounds(own, people, True, included, 1)
   assert abs(np.corrcoef(found[100:], other[100:])[0, 1]) < 0.4
 
 
 @pytest.mark.parametrize('changed', [{'adaptive': True}, {'n_max': 9}])
 def test_options_of_the_component(changed):
-  options = dataclasses.replace(
-    dp_fedavg.Options(noise=0.0, clip=0.5), **changed
-  )
   people = participants()
+  own = attacked(people, clip=0.5, **changed)
   included = np.arange(200) % 3 == 0
-  found = canary_runs.scores_of_rounds(options, people, included, 0)
+  found = canary_runs.scores_of_rounds(own, people, False, included, 0)
   weight = 200 * (4 / 9 if 'n_max' in changed else 1)
   np.testing.assert_allclose(found, 0.5 * included / weight, rtol=1e-5)
 
@@ -192,4 +189,4 @@ def test_a_run_without_a_guarantee_is_refused():
 
 def test_few_clients_are_refused():
   with pytest.raises(errors.ConfigError, match='49 clients, fewer'):
-    canary_runs.of_rounds(dp_fedavg.Options(), participants(49))
+    canary_runs.of_rounds(attacked(participants()), participants(49))
