@@ -204,7 +204,7 @@ BUGS = (
     ),
   ),
   (
-    ('evaluation/trials.py', 'evaluation/test_trials.py'),
+    ('data/benchmark/trials.py', 'data/test_trials.py'),
     (
       ('.ravel() - 1', '.ravel()'),
       (

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from absl import app, flags
 
+from fedreid_jax.data import protocols
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery as gallery_lib
-from fedreid_jax.evaluation import protocols, ranking
+from fedreid_jax.evaluation import ranking
 
 _SCALE = flags.DEFINE_float(
   'scale', 1.0, 'Share of the images and identities.', lower_bound=0.01

@@ -7,6 +7,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fedreid_jax.version import __version__ as __version__
+
 if TYPE_CHECKING:
   from fedreid_jax import errors
   from fedreid_jax.config.load import load_config
@@ -15,12 +17,10 @@ if TYPE_CHECKING:
   from fedreid_jax.evaluation.index import Gallery
   from fedreid_jax.evaluation.ranking import evaluate_ranking
   from fedreid_jax.training.callbacks import Callback, StopTraining
-  from fedreid_jax.training.evaluation import evaluate
   from fedreid_jax.training.loop import train
-  from fedreid_jax.training.simulation import Simulation
+  from fedreid_jax.training.run_evaluation import evaluate
+  from fedreid_jax.training.simulation_api import Simulation
   from fedreid_jax.training.snapshot import Snapshot, load
-
-__version__ = '0.2.0'
 
 __all__ = [
   'Callback',
@@ -41,11 +41,11 @@ __all__ = [
 _MODULES = {
   'Callback': 'training.callbacks',
   'Gallery': 'evaluation.index',
-  'Simulation': 'training.simulation',
+  'Simulation': 'training.simulation_api',
   'Snapshot': 'training.snapshot',
   'StopTraining': 'training.callbacks',
   'client_data': 'data.arrays',
-  'evaluate': 'training.evaluation',
+  'evaluate': 'training.run_evaluation',
   'evaluate_ranking': 'evaluation.ranking',
   'evaluate_retrieval': 'evaluation.evaluators.retrieval',
   'load': 'training.snapshot',

@@ -1,6 +1,7 @@
 """Files beside the package agree with it, and imports point one way."""
 
 import ast
+import graphlib
 import re
 import tomllib
 from pathlib import Path
@@ -46,6 +47,15 @@ def test_imports_point_one_way():
     config_filename=str(ROOT / 'pyproject.toml'), no_cache=True
   )
   assert status == cli.EXIT_STATUS_SUCCESS
+
+
+def test_no_modules_import_each_other_in_a_circle():
+  grimp = pytest.importorskip('grimp', reason='pip install .[dev]')
+  graph = grimp.build_graph('fedreid_jax', cache_dir=None)
+  imports = {
+    m: graph.find_modules_directly_imported_by(m) for m in graph.modules
+  }
+  graphlib.TopologicalSorter(imports).prepare()  # or a CycleError names them
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,13 @@ from fedreid_jax.method.contexts import (
 )
 from fedreid_jax.method.guarantee import Claim, Delta, Draws, Epsilon, Noise
 from fedreid_jax.method.rules import Given, Rule, is_private
-from fedreid_jax.method.sums import Divisor, MessageSum, Sum, by_count
-from fedreid_jax.round.server.arithmetic import HEADROOM
+from fedreid_jax.method.sums import (
+  HEADROOM,
+  Divisor,
+  MessageSum,
+  Sum,
+  by_count,
+)
 
 NAME = 'dp_fedavg'
 # Above the relative error of a norm in float32: the exact noise on integers has

@@ -71,7 +71,7 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         'two flags', '--modality_gap and --strangers', 'give one of them'
       )
-    from fedreid_jax.training.evaluation import evaluate_run, modality_gap
+    from fedreid_jax.training.run_evaluation import evaluate_run, modality_gap
 
     which = _CHECKPOINT.value
     if _MODALITY_GAP.value:

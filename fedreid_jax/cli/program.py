@@ -20,9 +20,9 @@ from types import ModuleType
 
 from absl import flags
 
-import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.training.processes import signals
+from fedreid_jax.version import __version__
 
 GROUP = 'fedreid.commands'
 FULL = {'--helpfull', '-helpfull'}
@@ -71,7 +71,7 @@ def main() -> None:
   """Runs the command in the first argument."""
   command = sys.argv[1] if len(sys.argv) > 1 else ''
   if command in ('', 'help', '-h', '--help', '--version'):
-    print(fedreid_jax.__version__ if command == '--version' else _usage())
+    print(__version__ if command == '--version' else _usage())
     return
   if command not in commands():
     # Printed here, because flags and their `--debug` exist only once a command

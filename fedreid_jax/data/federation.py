@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int, Int32, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.evaluation import protocols
+from fedreid_jax.data import protocols
 
 # Identity of the images of nobody, such as the distractors of Market-1501: they
 # are never trained on and no query, and match none in the gallery of a test.

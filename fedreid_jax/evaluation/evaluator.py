@@ -10,8 +10,9 @@ from jaxtyping import Float, Int
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, types
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation import evaluators, features, protocols, target_stats
+from fedreid_jax.evaluation import evaluators, features, target_stats
 from fedreid_jax.evaluation.features import Extractor, Model
+from fedreid_jax.evaluation.options import protocol_of
 
 # Features on the other side of the neck, and suffixes of their metrics.
 OTHER_SIDE = {
@@ -172,7 +173,7 @@ def _test(
   ranked = target.task == 'retrieval'
   protocol, distance = target.protocol, ''
   if ranked:
-    protocol, _ = protocols.of_target(config, target.protocol)
+    protocol, _ = protocol_of(config, target.protocol)
     by_camera = f'+{config.camera_norm} by camera' if config.camera_norm else ''
     distance = config.metric + by_camera + ('+rerank' if config.rerank else '')
   main = load(target.task, target.task)

@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int, Int64
 
 from fedreid_jax import errors
 from fedreid_jax.data.federation import Images, Target, Trial
+from fedreid_jax.data.protocols import Protocol
 from fedreid_jax.evaluation import distances as distance_lib
-from fedreid_jax.evaluation import protocols
-from fedreid_jax.evaluation.protocols import Protocol
+from fedreid_jax.evaluation.options import protocol_of
 
 Label = int | np.integer
 
@@ -141,7 +141,7 @@ def draw_lists(
   lists are in this order.
   """
   trial = target.trials[0]
-  _, rules = protocols.of_target(config, target.protocol)
+  _, rules = protocol_of(config, target.protocol)
   labels = labels_of(target.images, trial)
   indexed = Gallery(labels, rules)
   chosen = []

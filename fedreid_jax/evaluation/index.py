@@ -11,7 +11,7 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,9 +20,6 @@ from jaxtyping import Float, Float32, Int64, Integer, Shaped
 from fedreid_jax import errors
 from fedreid_jax.core import plugins
 from fedreid_jax.evaluation import distances
-
-if TYPE_CHECKING:
-  from fedreid_jax.evaluation.approximate import Index
 
 MISSING = -1  # index and integer label of a neighbour that does not exist
 # Number of vectors that are searched at a time. It bounds the memory of
@@ -36,6 +33,30 @@ BACKENDS = get_args(Backend)
 # Indices and distances of the nearest vectors of a query.
 Near = tuple[Int64[np.ndarray, ' found'], Float32[np.ndarray, ' found']]
 _MISSING_FAISS = plugins.install_command('search')
+
+
+@runtime_checkable
+class Searcher(Protocol):
+  """An approximate search of the vectors of a gallery.
+
+  `recall` says how many of the nearest vectors it finds.
+  """
+
+  recall: Any
+
+  def search(
+    self,
+    queries: Float32[np.ndarray, 'Q D'],
+    vectors: Float32[np.ndarray, 'P D'],
+    k: int,
+    metric: str,
+  ) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
+    """Returns near vectors of each query and their distances.
+
+    At most k are found, with squared distances if Euclidean; the others have
+    the index `MISSING` and the distance infinity.
+    """
+    ...
 
 
 class Gallery:
@@ -70,7 +91,7 @@ class Gallery:
     cameras: Any = None,
     metric: str = 'euclidean',
     backend: str = 'product',
-    index: 'Index | None' = None,
+    index: Searcher | None = None,
   ):
     """Keeps the vectors of a gallery.
 
@@ -82,7 +103,7 @@ class Gallery:
       backend: 'product' for matrix products in JAX, 'faiss' for the exact
         search of FAISS, or 'auto' for FAISS if it is installed and there are at
         least `LARGE` vectors. Distances of both are equal up to rounding.
-      index: of these vectors and this metric (`evaluation.approximate`), with
+      index: of these vectors and this metric (`approximate.Index`), with
         which some of the nearest vectors can be missing.
 
     Raises:

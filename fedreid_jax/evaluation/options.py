@@ -1,14 +1,15 @@
 """The fields of `evaluation`: tests during and after training."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fedreid_jax.core.options import Positive, Range, Share
 from fedreid_jax.core.plugins import EVALUATOR
 from fedreid_jax.core.types import Feature
+from fedreid_jax.data import protocols
+from fedreid_jax.data.protocols import Precision, Protocol, ProtocolName
 from fedreid_jax.evaluation.distances import Metric
 from fedreid_jax.evaluation.evaluators import EvaluatorName
-from fedreid_jax.evaluation.protocols import Precision, ProtocolName
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,3 +85,16 @@ class Evaluation:
     'additional evaluators of every target; plug-ins are given by their module '
     'or entry point',
   ] = ()
+
+
+def protocol_of(config: Any, own: str) -> tuple[str, Protocol]:
+  """Returns the name and the rules of the protocol of a retrieval test.
+
+  Fields of `config.evaluation` that are set take precedence over the target's
+  `own` protocol, '' for none.
+  """
+  name = config.protocol or own or 'market'
+  rules = protocols.get(name)
+  if config.precision:
+    rules = rules._replace(precision=config.precision)
+  return name, rules

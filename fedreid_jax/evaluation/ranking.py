@@ -26,10 +26,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int64, Shaped
 
 from fedreid_jax import errors
+from fedreid_jax.data import protocols
+from fedreid_jax.data.protocols import Protocol
 from fedreid_jax.evaluation import gallery as gallery_lib
-from fedreid_jax.evaluation import protocols
 from fedreid_jax.evaluation.gallery import Gallery
-from fedreid_jax.evaluation.protocols import Protocol
 
 
 class Scores(NamedTuple):

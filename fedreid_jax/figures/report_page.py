@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedreid_jax.evaluation import trials
+from fedreid_jax.evaluation import means
 from fedreid_jax.figures import curves, html_page, report_audits, retrieval
 from fedreid_jax.training.files import run_files
 from fedreid_jax.training.loaded_run import LoadedRun
@@ -162,7 +162,7 @@ def _interval(one: Labelled, entry: dict[str, Any]) -> str:
   alike = len({len(value) for value in values}) == 1
   if entry['kind'] != 'last' or not alike or np.isnan(values).all():
     return ''
-  low, high = (100 * x for x in trials.bootstrap_interval(values))
+  low, high = (100 * x for x in means.bootstrap_interval(values))
   return f'{low:.1f} to {high:.1f}'
 
 

@@ -21,6 +21,10 @@ from fedreid_jax.core.types import Array, Tree
 from fedreid_jax.method import contexts
 from fedreid_jax.method.contexts import Combine, State, Weigh, Weight
 
+# In a sum in fixed point the change of a parameter may be so many powers of two
+# larger than the largest parameter of its array. The headroom of running
+# statistics is larger, because their initial values do not bound them.
+HEADROOM, HEADROOM_STATISTICS = 6, 16
 # `(numbers of images of the K largest clients, [K]) -> limit` of the sum of the
 # weights of a cohort.
 Bound = Callable[[np.ndarray], float]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.config import parsing
 from fedreid_jax.core import types
@@ -24,6 +23,7 @@ from fedreid_jax.evaluation import strangers
 from fedreid_jax.evaluation.strangers import Calibration
 from fedreid_jax.training import snapshot
 from fedreid_jax.training.files import atomic, recorder
+from fedreid_jax.version import __version__
 
 AGAIN = 'write the file again with `fedreid evaluate --strangers=FILE`'
 FIELDS = {'metric', 'models'}
@@ -107,7 +107,7 @@ class Collector:
         'persons': one.persons,
         'domains': list(one.domains),
       }
-    version = fedreid_jax.__version__
+    version = __version__
     content = {'metric': metric, 'models': found, 'fedreid_jax': version}
     recorder.write_json(path, content)
     return '; '.join(dict.fromkeys(texts.values()))

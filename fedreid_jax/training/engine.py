@@ -29,7 +29,7 @@ from fedreid_jax.round import (
 from fedreid_jax.round.server import gathering
 from fedreid_jax.round.settings import Settings, SimulationOptions
 from fedreid_jax.round.timetable import Rules, Timetable
-from fedreid_jax.training.reports import budget
+from fedreid_jax.training import budget
 
 
 class Variant(NamedTuple):

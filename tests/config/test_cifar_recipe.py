@@ -6,7 +6,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.training import build, evaluation, loop
+from fedreid_jax.training import build, loop, run_evaluation
 
 METHODS = {
   'fedsgd': ('fedavg',),
@@ -96,10 +96,10 @@ def test_a_run_reports_accuracy_and_is_judged_by_it(tiny, tmp_path, capsys):
   clients = json.loads((tmp_path / 'run.json').read_text())['clients']
   assert sum(c['images'] for c in clients) == 3 * 2 * 4
   assert {c['identities'] for c in clients} == {3}
-  found = evaluation.evaluate_run(tiny, tmp_path, 'latest')
+  found = run_evaluation.evaluate_run(tiny, tmp_path, 'latest')
   assert found[0]['metrics'] == entries[-1]['metrics']
   highest = max(e['metrics']['accuracy'] for e in entries)
-  (best,) = evaluation.evaluate_run(tiny, tmp_path, 'best')
+  (best,) = run_evaluation.evaluate_run(tiny, tmp_path, 'best')
   assert best['metrics']['accuracy'] == highest
 
 
@@ -114,8 +114,10 @@ def test_a_classifier_that_stays_at_home_classifies_nothing(tiny):
   names = [c.name for c in setup.federation.clients]
   run = np.zeros(len(names), np.int32), names
   with pytest.raises(errors.ConfigError, match='is a personal parameter'):
-    evaluation.evaluate_models(tiny, {'global': jax.device_get(without)}, *run)
-  (entry,) = evaluation.evaluate_models(
+    run_evaluation.evaluate_models(
+      tiny, {'global': jax.device_get(without)}, *run
+    )
+  (entry,) = run_evaluation.evaluate_models(
     tiny, {'global': jax.tree.map(np.asarray, setup.variables)}, *run
   )
   assert entry['metrics'].keys() == {'accuracy'}

@@ -12,8 +12,7 @@ import fedreid_jax
 from fedreid_jax import algorithms
 from fedreid_jax.config import schema
 from fedreid_jax.core import options, plugins
-from fedreid_jax.data import augment, client_split, sampling
-from fedreid_jax.evaluation import protocols
+from fedreid_jax.data import augment, client_split, protocols, sampling
 from fedreid_jax.models import backbones, dns, networks, reid, resnet
 from fedreid_jax.training import trackers
 

@@ -1,9 +1,9 @@
 import pytest
 
 from fedreid_jax import errors
+from fedreid_jax.data import protocols
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.datasets.records import SPLITS, Record
-from fedreid_jax.evaluation import protocols
 
 ALL = sorted(registry.DATASETS)
 

@@ -12,7 +12,7 @@ from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.models import networks
 from fedreid_jax.round import placement
-from fedreid_jax.training import build, evaluation, loop, named_models
+from fedreid_jax.training import build, loop, named_models, run_evaluation
 
 
 @pytest.fixture(scope='module')
@@ -281,7 +281,7 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   config.name, config.rounds, config.execution.devices = 'toy', 1, 1
   config.components = ('standalone',)
   results = loop.train(config, tmp_path)
-  found = evaluation.evaluate(
+  found = run_evaluation.evaluate(
     tmp_path, {'evaluation.ensemble': ('concat', 'average')}
   )
   names = [f'client:{c.name}' for c in clients]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import protocols, ranking
+from fedreid_jax.data import protocols
+from fedreid_jax.evaluation import ranking
 from fedreid_jax.evaluation.ranking import evaluate_ranking
 
 # Two instances worked out with the released evaluators of the field.

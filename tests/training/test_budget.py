@@ -9,7 +9,7 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.round import compose
-from fedreid_jax.training.reports import budget
+from fedreid_jax.training import budget
 
 
 def forward(variables, images):

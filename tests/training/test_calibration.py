@@ -10,7 +10,7 @@ from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.data import federation
 from fedreid_jax.evaluation import strangers
-from fedreid_jax.training import calibration, evaluation, snapshot
+from fedreid_jax.training import calibration, run_evaluation, snapshot
 
 TINY = {
   'model.features': (4, 8),
@@ -128,7 +128,7 @@ def test_the_file_of_a_run_has_the_distances_of_its_embeddings(tmp_path):
   run, path = tmp_path / 'run', tmp_path / 'strangers.json'
   fr.train(fr.load_config('fedpav:smoke', TINY, rounds=1), run)
   saved = config_lib.load_saved(run)
-  entries = evaluation.evaluate_run(saved, run, 'latest', strangers=path)
+  entries = run_evaluation.evaluate_run(saved, run, 'latest', strangers=path)
   names = {entry['target'] for entry in entries}
   own = {n for n in names if n.startswith('validation:')}
   assert own and names - own
@@ -139,5 +139,7 @@ def test_the_file_of_a_run_has_the_distances_of_its_embeddings(tmp_path):
   assert len(found.distances) == 3 * len(own)
   assert isinstance(found, strangers.Calibration)
   # Without the file, nothing but targets is tested.
-  before = {e['target'] for e in evaluation.evaluate_run(saved, run, 'latest')}
+  before = {
+    e['target'] for e in run_evaluation.evaluate_run(saved, run, 'latest')
+  }
   assert before == names - own

@@ -10,7 +10,7 @@ from jax._src import monitoring
 
 from fedreid_jax import errors
 from fedreid_jax.round import simulation
-from fedreid_jax.training import build, evaluation, loop
+from fedreid_jax.training import build, loop, run_evaluation
 from fedreid_jax.training.files import client_states, run_files
 from fedreid_jax.training.processes import signals
 from fedreid_jax.training.reports import report
@@ -149,7 +149,7 @@ def test_the_best_checkpoint_is_one_after_training(
   loop.train(small, tmp_path)
   saved = run_files.checkpoints_of(tmp_path)
   assert saved.best() == 2
-  evaluation.evaluate_run(small, tmp_path, 'best', verbose=True)
+  run_evaluation.evaluate_run(small, tmp_path, 'best', verbose=True)
   line = "checkpoint 2 was chosen as the best on the run's targets"
   assert line in capsys.readouterr().out
 

@@ -40,7 +40,7 @@ from fedreid_jax.apps.audit.shadow import CASES, Persons
 from fedreid_jax.method.component import Component
 from fedreid_jax.models import convnet, reid
 from fedreid_jax.training.loaded_run import LoadedRun
-from fedreid_jax.training.simulation import Simulation
+from fedreid_jax.training.simulation_api import Simulation
 
 SUCCESS = 0.9  # area of the positive control
 NEGATIVE = 'negative control: other halves'

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-import fedreid_jax
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.core import programs, trees
 from fedreid_jax.core.types import Array, Flat
@@ -33,12 +32,13 @@ from fedreid_jax.models import networks
 from fedreid_jax.training import (
   build,
   earlier_data,
-  evaluation,
   named_models,
+  run_evaluation,
   source_stats,
 )
 from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process
+from fedreid_jax.version import __version__
 
 BATCH = 'b'  # name of the symbolic number of images
 IMAGES, MODALITIES, OUTPUT = 'images', 'modalities', 'embedding'
@@ -114,9 +114,9 @@ def load(
   tested = (own,)
   if measured:
     clients = host['clients']
-    tested = evaluation.source(config, federation, network, groups, clients)(
-      own
-    )
+    tested = run_evaluation.source(
+      config, federation, network, groups, clients
+    )(own)
   models = [{n: np.asarray(x) for n, x in one[name].items()} for one in tested]
   chosen = copy.deepcopy(config)
   dtype = dtype or networks.dtype(config.model.dtype, jax.default_backend())
@@ -242,7 +242,7 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
     'model': {n: value for n, value in model.items() if n not in _TRAINING},
     'run': _run(embedding, workdir),
     'versions': {
-      'fedreid_jax': fedreid_jax.__version__,
+      'fedreid_jax': __version__,
       'jax': jax.__version__,
     },
   }

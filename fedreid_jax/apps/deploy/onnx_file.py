@@ -22,7 +22,6 @@ import jax
 import numpy as np
 from jax import export
 
-import fedreid_jax
 from fedreid_jax.apps.deploy.embedding import BATCH, IMAGES, OUTPUT, Embedding
 from fedreid_jax.apps.deploy.onnx_graph import (
   END,
@@ -34,6 +33,7 @@ from fedreid_jax.apps.deploy.onnx_graph import (
 )
 from fedreid_jax.core import plugins, programs
 from fedreid_jax.models import flops
+from fedreid_jax.version import __version__
 
 REDUCTIONS = {
   'reduce_max': 'ReduceMax',
@@ -123,7 +123,7 @@ def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
     opset_imports=[onnx.helper.make_opsetid('', OPSET)],
     ir_version=IR_VERSION,
     producer_name='fedreid_jax',
-    producer_version=fedreid_jax.__version__,
+    producer_version=__version__,
     doc_string=about['summary'],
   )
   onnx.helper.set_model_props(

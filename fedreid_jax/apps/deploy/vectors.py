@@ -17,11 +17,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.data import files, heic
 from fedreid_jax.training.files import atomic, recorder
 from fedreid_jax.training.snapshot import Snapshot
+from fedreid_jax.version import __version__
 
 HEADER = ('index', 'path')
 # Fields of the JSON file, and those of its model.
@@ -273,7 +273,7 @@ def write(
     },
     'images': str(folder.root),
     'left_out': [{'path': name, 'reason': why} for name, why in left_out],
-    'fedreid_jax': fedreid_jax.__version__,
+    'fedreid_jax': __version__,
   } | ({'detected': detected} if detected else {})
   recorder.write_json(out.with_suffix('.json'), described)
   return read(out)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import coordinator, refused, terms
 from fedreid_jax.apps.sites.terms import Channel, Facts, Members
@@ -22,6 +21,7 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.round import cohort
 from fedreid_jax.training import build, engine, loop, source_stats
 from fedreid_jax.training.files import atomic, recorder
+from fedreid_jax.version import __version__
 
 FOLDER, FILE = 'flower', 'sites.json'  # in the work directory
 KEYS = 'site-keys.json'  # digests of the keys of the sites, by name
@@ -72,7 +72,7 @@ def write(config: Any, workdir: Path, wanted: Wanted, restart: bool) -> Path:
   }
   recorder.write_json(workdir / FILE, settings)
   text = _PROJECT.format(
-    version=fedreid_jax.__version__,
+    version=__version__,
     key=SETTINGS,
     # TOML reads a string of JSON, except for the surrogate pairs of its ASCII
     # form.

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 
-import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec, told
 from fedreid_jax.config import load, parsing
@@ -22,6 +21,7 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
 from fedreid_jax.models import networks
 from fedreid_jax.round import cohort
+from fedreid_jax.version import __version__
 
 # All other fields must be equal at the coordinator and at all sites. These are
 # about the place of images, tests, machines and the work of the coordinator.
@@ -163,7 +163,7 @@ def _counts(value: Any, least: int = 1) -> bool:
 def versions() -> dict[str, str]:
   """The versions that a site and the coordinator compare."""
   jax = metadata.version('jax')
-  return {'fedreid_jax': fedreid_jax.__version__, 'jax': jax}
+  return {'fedreid_jax': __version__, 'jax': jax}
 
 
 def agreed(config: Any) -> dict[str, Any]:
@@ -405,7 +405,7 @@ class Members:
     return dict(self._owners)
 
   def _check(self, facts: Facts, key: str) -> None:
-    here, there = fedreid_jax.__version__, facts.versions.get('fedreid_jax')
+    here, there = __version__, facts.versions.get('fedreid_jax')
     if here != there:
       raise errors.ConfigError(
         f'fedreid_jax {there} there, {here} here',

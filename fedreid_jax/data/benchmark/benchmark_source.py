@@ -6,13 +6,12 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from fedreid_jax import errors
-from fedreid_jax.data import decoder, federation
-from fedreid_jax.data.benchmark import prepared
+from fedreid_jax.data import decoder, federation, protocols
+from fedreid_jax.data.benchmark import prepared, trials
 from fedreid_jax.data.benchmark.prepared import Prepared
 from fedreid_jax.data.datasets import infrared, records, registry
 from fedreid_jax.data.datasets.records import DIRECTIONS, INFRARED, JUNK
 from fedreid_jax.data.federation import NOBODY, Images, Source, Target, Trial
-from fedreid_jax.evaluation import protocols, trials
 
 LEARN = (*records.LEARN, 'public')
 TEST = (*records.TEST, 'images', 'distractor')

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.data import decoder, files
+from fedreid_jax.data import decoder, files, protocols
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.datasets.records import (
   LEARN,
@@ -17,7 +17,6 @@ from fedreid_jax.data.datasets.records import (
   Dataset,
   Record,
 )
-from fedreid_jax.evaluation import protocols
 
 SHOWN = 5  # names in a finding
 _TASK = 64  # files that a thread checks at a time

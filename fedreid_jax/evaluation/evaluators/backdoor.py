@@ -16,11 +16,12 @@ import numpy as np
 from jaxtyping import Float
 
 from fedreid_jax import errors
-from fedreid_jax.data import poison
+from fedreid_jax.data import poison, protocols
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation import distances, protocols
+from fedreid_jax.evaluation import distances
 from fedreid_jax.evaluation import gallery as gallery_lib
 from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
+from fedreid_jax.evaluation.options import protocol_of
 
 SEED = 0  # of the accomplices
 
@@ -46,7 +47,7 @@ def evaluate(model: Any, target: Target) -> dict[str, float | int]:
     metric, rules = 'euclidean', protocols.get(target.protocol or 'market')
   else:
     metric = config.metric
-    _, rules = protocols.of_target(config, target.protocol)
+    _, rules = protocol_of(config, target.protocol)
   pixels = own.images()
   clean = model.embed(pixels, own.modalities)
   stamped = model.embed(poison.stamp(pixels), own.modalities)

@@ -26,8 +26,9 @@ from jaxtyping import Bool, Float
 from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.data.federation import Target, Trial
-from fedreid_jax.evaluation import distances, gallery, protocols, trials
+from fedreid_jax.evaluation import distances, gallery, means
 from fedreid_jax.evaluation.features import Model
+from fedreid_jax.evaluation.options import protocol_of
 
 RATES = {'1e-1': 1e-1, '1e-2': 1e-2}
 
@@ -47,7 +48,7 @@ def evaluate(
 ) -> dict[str, float | int]:
   """Metrics above in percent, means over the trials of a target."""
   found = model.features(target)
-  return trials.mean(
+  return means.over_trials(
     [
       _of_trial(model.config, target, found, own, options)
       for own in target.trials
@@ -63,7 +64,7 @@ def _of_trial(
   options: Options,
 ) -> dict[str, float | int]:
   labels = gallery.labels_of(target.images, trial)
-  _, rules = protocols.of_target(config, target.protocol)
+  _, rules = protocol_of(config, target.protocol)
   persons = np.unique(labels.query_ids)
   order = np.random.default_rng(options.seed).permutation(persons)
   strangers = order[: max(1, round(options.strangers * len(order)))]

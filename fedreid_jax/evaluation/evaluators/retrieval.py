@@ -7,11 +7,12 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.data.federation import Target
+from fedreid_jax.data.protocols import Protocol
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery as gallery_lib
-from fedreid_jax.evaluation import protocols, ranking, trials
+from fedreid_jax.evaluation import means, ranking
 from fedreid_jax.evaluation.features import Model
-from fedreid_jax.evaluation.protocols import Protocol
+from fedreid_jax.evaluation.options import protocol_of
 
 
 def evaluate(model: Model, target: Target) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def evaluate(model: Model, target: Target) -> dict[str, Any]:
   of the queries of each trial, float32 `[Q]`, NaN without a match.
   """
   config, found = model.config, model.features(target)
-  _, rules = protocols.of_target(config, target.protocol)
+  _, rules = protocol_of(config, target.protocol)
   scores: list[ranking.Scores] = []
   results = [
     evaluate_retrieval(
@@ -40,7 +41,7 @@ def evaluate(model: Model, target: Target) -> dict[str, Any]:
   precision = [
     np.where(s.valid, s.precision, np.nan).astype(np.float32) for s in scores
   ]
-  return trials.mean(results) | {'per_query': precision}
+  return means.over_trials(results) | {'per_query': precision}
 
 
 def evaluate_retrieval(

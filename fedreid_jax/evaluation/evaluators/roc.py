@@ -31,8 +31,9 @@ from jaxtyping import Float, Float64
 
 from fedreid_jax import errors
 from fedreid_jax.data.federation import Target, Trial
-from fedreid_jax.evaluation import distances, gallery, protocols, trials
+from fedreid_jax.evaluation import distances, gallery, means
 from fedreid_jax.evaluation.features import Model
+from fedreid_jax.evaluation.options import protocol_of
 
 RATES = {'1e-2': 1e-2, '1e-3': 1e-3, '1e-4': 1e-4}
 # Distances of some pairs of the same person, and of different persons.
@@ -50,7 +51,7 @@ class Roc(NamedTuple):
 def evaluate(model: Model, target: Target) -> dict[str, float | int]:
   """Metrics above in percent, means over the trials of a target."""
   found = model.features(target)
-  return trials.mean(
+  return means.over_trials(
     [_of_trial(model.config, target, found, own) for own in target.trials]
   )
 
@@ -59,7 +60,7 @@ def _of_trial(
   config, target: Target, found: Float[np.ndarray, 'M D'], trial: Trial
 ) -> dict[str, float | int]:
   labels = gallery.labels_of(target.images, trial)
-  _, rules = protocols.of_target(config, target.protocol)
+  _, rules = protocol_of(config, target.protocol)
 
   # Re-ranking scales the distances of each query differently, so that they have
   # no common threshold.

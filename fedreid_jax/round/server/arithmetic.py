@@ -19,13 +19,14 @@ import numpy as np
 
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Tree
-from fedreid_jax.method.sums import Bound, Term
+from fedreid_jax.method.sums import (
+  HEADROOM,
+  HEADROOM_STATISTICS,
+  Bound,
+  Term,
+)
 
 UNIT = 2.0**30
-# The change of a parameter may be so many powers of two larger than the
-# largest parameter of its array. The headroom of running statistics is larger,
-# because their initial values do not bound them.
-HEADROOM, HEADROOM_STATISTICS = 6, 16
 
 
 class Sum(NamedTuple):

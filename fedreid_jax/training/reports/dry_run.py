@@ -11,9 +11,9 @@ from fedreid_jax import errors
 from fedreid_jax.config import parsing
 from fedreid_jax.models import flops
 from fedreid_jax.round.client_store import ClientStore
-from fedreid_jax.training import build, starts, trackers
+from fedreid_jax.training import budget, build, starts, trackers
 from fedreid_jax.training.files import checkpoint, client_states, run_files
-from fedreid_jax.training.reports import budget, report
+from fedreid_jax.training.reports import report
 
 ONE = {'images': 'image', 'identities': 'identity', 'cameras': 'camera'}
 

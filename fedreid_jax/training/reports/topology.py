@@ -25,8 +25,7 @@ from fedreid_jax.data.federation import Federation, Images
 from fedreid_jax.models import networks
 from fedreid_jax.round import costs, placement
 from fedreid_jax.round.local_training import STEP
-from fedreid_jax.training import build, engine
-from fedreid_jax.training.reports import budget
+from fedreid_jax.training import budget, build, engine
 
 GIB = 2**30
 IMAGES = 10  # of a person, where the number of images is not published

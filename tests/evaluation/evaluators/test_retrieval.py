@@ -7,8 +7,7 @@ import toy_run
 
 from fedreid_jax import errors, evaluate_ranking, evaluate_retrieval
 from fedreid_jax.config import schema
-from fedreid_jax.data import federation
-from fedreid_jax.evaluation import protocols
+from fedreid_jax.data import federation, protocols
 from fedreid_jax.evaluation.evaluators import retrieval
 
 

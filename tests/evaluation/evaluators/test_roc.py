@@ -9,8 +9,8 @@ from sklearn import metrics as sklearn_metrics
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data import federation
-from fedreid_jax.evaluation import gallery, protocols
+from fedreid_jax.data import federation, protocols
+from fedreid_jax.evaluation import gallery
 from fedreid_jax.evaluation.evaluators import roc
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import protocols
+from fedreid_jax.data import protocols
 
 
 def test_every_named_protocol_is_valid_and_plain_data():

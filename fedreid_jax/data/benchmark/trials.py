@@ -1,4 +1,4 @@
-"""Trials of a protocol: random galleries and splits, and their mean results.
+"""Trials of a protocol: random galleries and splits.
 
 SYSU-MM01 and LLCM take a few images of every (identity, camera). Two published
 samplings exist for SYSU-MM01. They give different galleries, so that results
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, Int64, Shaped
+from jaxtyping import Int, Int64, Shaped
 
 from fedreid_jax import errors
 
@@ -34,8 +34,6 @@ LLCM_CAMERAS = {
 Numbers = Sequence[int] | Int[np.ndarray, ' M']
 Names = Sequence[str] | Shaped[np.ndarray, ' M']
 NUM_REGDB_TRIALS = 10
-LEVEL = 95.0  # percent
-DRAWS = 2000
 
 
 def sample_per_camera(
@@ -204,36 +202,6 @@ def check_regdb_trial(trial: int, trained_trial: Any) -> None:
     )
 
 
-def mean(
-  results: Sequence[Mapping[str, float | int]],
-) -> dict[str, float | int]:
-  """Means of metrics (float) over the trials of a test, largest counts (int).
-
-  Several trials also have the standard deviation `_std` of each metric.
-
-  Raises:
-    DataError: for no results, or results with different entries.
-  """
-  if not results or any(set(r) != set(results[0]) for r in results):
-    raise errors.DataError(
-      f'{len(results)} results without common entries',
-      'trials',
-      'evaluate every trial with the same protocol and ranks',
-    )
-  if len(results) == 1:
-    return dict(results[0])
-  found: dict[str, float | int] = {}
-  for name, first in results[0].items():
-    values = np.asarray([result[name] for result in results])
-    if isinstance(first, int):
-      found[name] = int(values.max())
-    else:
-      found[name] = float(values.mean())
-      # Divided by the number of trials: not an estimate for a population.
-      found[f'{name}_std'] = float(values.std())
-  return found
-
-
 class Split(NamedTuple):
   """One split; indices into the images of the data set."""
 
@@ -326,25 +294,3 @@ def describe_splits(
     for s in splits
   ]
   return {'seed': seed, 'splits': named}
-
-
-def bootstrap_interval(
-  values: Sequence[Float[np.ndarray, ' Q']], draws: int = DRAWS
-) -> tuple[float, float]:
-  """95 % bootstrap interval of the mean over queries.
-
-  Queries without a match in the gallery, NaN, do not count; a ValueError is
-  raised if all are. There is one array for each run with these queries, and the
-  mean over runs is sampled.
-  """
-  # A drawn query is drawn for all runs: their mean by query is sampled.
-  found = np.stack(values)
-  found = found[:, ~np.isnan(found).any(axis=0)].mean(axis=0)
-  if not found.size:
-    raise ValueError('no query has a match')
-  rng = np.random.default_rng(0)
-  size = len(found)
-  means = [found[rng.integers(size, size=size)].mean() for _ in range(draws)]
-  tail = (100.0 - LEVEL) / 2
-  low, high = np.percentile(means, [tail, 100.0 - tail])
-  return float(low), float(high)

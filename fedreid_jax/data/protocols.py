@@ -5,7 +5,7 @@ and the CMC curve of the ranked list, and the queries over which the means are
 computed.
 """
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from fedreid_jax import errors
 
@@ -72,19 +72,6 @@ PROTOCOLS: dict[str, Protocol] = {
   # CUHK-SYSU has no camera labels, so no camera rule applies.
   'cuhk_sysu': Protocol(same_camera=False),
 }
-
-
-def of_target(config: Any, own: str) -> tuple[str, Protocol]:
-  """Name and rules of the protocol of a retrieval test.
-
-  Fields of `config.evaluation` that are set take precedence over the target's
-  `own` protocol, '' for none.
-  """
-  name = config.protocol or own or 'market'
-  rules = get(name)
-  if config.precision:
-    rules = rules._replace(precision=config.precision)
-  return name, rules
 
 
 def get(protocol: str | Protocol) -> Protocol:

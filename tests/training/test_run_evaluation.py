@@ -7,7 +7,7 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.config import load, recipes, validation
 from fedreid_jax.evaluation import evaluator
-from fedreid_jax.training import evaluation, loop, named_models
+from fedreid_jax.training import loop, named_models, run_evaluation
 from fedreid_jax.training.files import (
   client_files,
   recorder,
@@ -30,7 +30,7 @@ def entries(*targets, score=10.0):
 
 def test_no_evaluation_overwrites_another(config, tmp_path):
   def write(which, *targets, **more):
-    return evaluation.write(
+    return run_evaluation.write(
       config, tmp_path, which, 4, entries(*targets, **more)
     ).name
 
@@ -60,7 +60,7 @@ def test_no_evaluation_overwrites_another(config, tmp_path):
 def test_a_file_that_was_not_completely_written_is_replaced(config, tmp_path):
   path = tmp_path / 'evaluation-4-mall.json'
   path.write_text('{"chec')
-  found = evaluation.write(config, tmp_path, '4', 4, entries('mall'))
+  found = run_evaluation.write(config, tmp_path, '4', 4, entries('mall'))
   assert found == path and json.loads(path.read_text())['round'] == 4
 
 
@@ -77,7 +77,7 @@ def test_models_of_many_bytes_are_read_one_by_one(tmp_path, monkeypatch):
 
   rules = [{}, {'evaluation.batch_stats': 'source'}]
   together = restored()
-  expected = [evaluation.evaluate(tmp_path, rule) for rule in rules]
+  expected = [run_evaluation.evaluate(tmp_path, rule) for rule in rules]
   monkeypatch.setattr(named_models, 'AT_ONCE', 0)
   apart, seen = restored(), []
   assert len(together) == len(apart) == 3
@@ -86,7 +86,7 @@ def test_models_of_many_bytes_are_read_one_by_one(tmp_path, monkeypatch):
     (evaluator, '_test'),
   ):
     monkeypatch.setattr(owner, name, noted(getattr(owner, name), seen))
-  assert [evaluation.evaluate(tmp_path, rule) for rule in rules] == expected
+  assert [run_evaluation.evaluate(tmp_path, rule) for rule in rules] == expected
   assert seen.count('_test') == 3 * len(rules)
   tests = [i for i, name in enumerate(seen) if name == '_test']
   assert all(seen[i - 1] == '__getitem__' for i in tests)
