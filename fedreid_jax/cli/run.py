@@ -249,7 +249,7 @@ def parse(default: str | None, argv: list[str]) -> list[str]:
     fields: Mapping[str, Any] = {}
     # The import of what declares the fields takes a second.
     if spec or any(arg.startswith('-') for arg in args):
-      fields = schema.fields(schema.plug_ins(config) if spec else ())
+      fields = schema.fields(schema.named(config) if spec else ())
     rest, pairs = read_flags(args, FLAGS, fields)
     try:
       parsed.extend(FLAGS([argv[0], *rest]))

@@ -12,6 +12,7 @@ from fedreid_jax.config import parsing, recipes, renamed, schema
 from fedreid_jax.core import plugins
 from fedreid_jax.core.options import Field
 from fedreid_jax.data.synthetic import versions
+from fedreid_jax.evaluation import evaluators
 from fedreid_jax.models import backbones
 
 # Fields that earlier runs of this edition have not saved; their defaults are
@@ -138,7 +139,7 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
       raise errors.ConfigError(
         f'{value!r}: {error}', name, 'give a value of its type'
       ) from error
-  return _validated(config)
+  return _validated(schema.complete(config))
 
 
 def identity(config: Any) -> Any:
@@ -236,7 +237,8 @@ def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
   """The absent fields that every run must have saved."""
   built_in = plugins.available(algorithms) + plugins.available(backbones)
   used = {*flat.get('components', ()), flat.get('model.name')}
-  unused = {*built_in} - used
+  # A run may name an evaluator that had no options then.
+  unused = {*built_in} - used | {*plugins.available(evaluators)}
   return {
     name
     for name in absent

@@ -16,7 +16,7 @@ import ml_collections
 
 from fedreid_jax import errors
 from fedreid_jax.config import renamed, schema
-from fedreid_jax.core import options
+from fedreid_jax.core import options, plugins
 
 ConfigDict = ml_collections.ConfigDict
 Preset = Callable[[Any], None]
@@ -62,6 +62,9 @@ def hint(name: str, known: Collection[str]) -> str:
   if reason := renamed.REMOVED.get(name):
     return f'remove it: {reason}'
   section, _, last = name.rpartition('.')
+  named = schema.fields(schema.evaluators_of_package())
+  if name in named and name not in known:
+    return f'list {section!r} in {plugins.EVALUATOR.field} first'
   initials = ''.join(word[:1] for word in last.split('_'))
   words = {k: k.rpartition('.')[2] for k in known}
   own = {n: k for k, n in words.items() if k.rpartition('.')[0] == section}
@@ -246,7 +249,7 @@ def check(name: str, field: options.Field, value: Any) -> None:
 
 def declarations(config: Any) -> dict[str, options.Field]:
   """Returns the declaration of every field that a configuration can have."""
-  return schema.fields(schema.plug_ins(schema.complete(config)))
+  return schema.fields(schema.named(schema.complete(config)))
 
 
 def assign(config: Any, name: str, field: options.Field, value: Any) -> None:

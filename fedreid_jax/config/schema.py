@@ -17,6 +17,7 @@ from fedreid_jax.config import renamed
 from fedreid_jax.core import options, plugins
 from fedreid_jax.core.options import Mark
 from fedreid_jax.core.plugins import Plugin
+from fedreid_jax.evaluation import evaluators
 from fedreid_jax.models import backbones
 
 ConfigDict = ml_collections.ConfigDict
@@ -31,7 +32,8 @@ PLUGGED = tuple(plugin.field for plugin in KINDS)
 def groups(named: Sequence[Named] = ()) -> dict[str, Any]:
   """The declaration of every group; '' is the top level.
 
-  The groups of the plug-ins `named` follow those of the built-in components.
+  The groups of `named` plug-ins and evaluators follow those that every
+  configuration has.
 
   Raises:
     ConfigError: for a plug-in that does not exist, and for two with one group.
@@ -52,7 +54,10 @@ def _groups(named: tuple[Named, ...]) -> dict[str, Any]:
         found[name] = module.Options
   taken = found.keys() | {*_built_in()}
   for plugin, name in named:
-    module = plugins.module_of(name, plugin, _choices(plugin))
+    if plugin == plugins.EVALUATOR:
+      module = plugins.full_name(name, plugin, evaluators)
+    else:
+      module = plugins.module_of(name, plugin, _choices(plugin))
     imported = plugins.imported(module, plugin)
     group = plugins.group_of(name)
     if group in taken:
@@ -130,7 +135,7 @@ def in_use(config: Any, mark: Mark) -> list[str]:
   own |= {config.get('model', {}).get('name')}
   idle = {*_built_in(), *plugins.available(backbones)} - own
   found = []
-  for name in marked(mark, plug_ins(config)):
+  for name in marked(mark, named(config)):
     group, _, field = name.rpartition('.')
     values = config.get(group, {}) if group else config
     if group not in idle and values.get(field):
@@ -140,6 +145,27 @@ def in_use(config: Any, mark: Mark) -> list[str]:
 
 def plug_ins(config: Any) -> tuple[Named, ...]:
   """The plug-ins that a configuration names, with their kinds.
+
+  Raises:
+    ConfigError: as `named`.
+  """
+  return tuple(
+    (plugin, name)
+    for plugin, name in named(config)
+    if name not in _choices(plugin)
+  )
+
+
+def evaluators_of_package() -> tuple[Named, ...]:
+  """The evaluators whose groups a configuration has if it names them."""
+  names = plugins.available(evaluators)
+  return tuple((plugins.EVALUATOR, name) for name in names)
+
+
+def named(config: Any) -> tuple[Named, ...]:
+  """The parts that add a group to a configuration by being named.
+
+  They are plug-ins and evaluators, with their kinds.
 
   Raises:
     ConfigError: if a name of the first edition is used.
@@ -156,7 +182,7 @@ def plug_ins(config: Any) -> tuple[Named, ...]:
     # Values of a wrong type are left out; the check of their field refuses
     # them.
     names = value if isinstance(value, tuple) else (value,)
-    own = _choices(plugin)
+    own = () if plugin == plugins.EVALUATOR else _choices(plugin)
     found += [
       (plugin, name)
       for name in names
@@ -187,14 +213,19 @@ def default() -> Any:
 
 
 def complete(config: Any) -> Any:
-  """Adds missing groups of plug-ins that a configuration names, in place."""
-  missing = {
-    name: declaration
-    for name, declaration in groups(plug_ins(config)).items()
-    if name not in config and name
-  }
+  """Gives a configuration the groups of `named` and no other, in place."""
+  declared = groups(named(config))
+  missing = {n: x for n, x in declared.items() if n and n not in config}
+  # Of parts that are named no more.
+  left = [
+    name
+    for name, values in config.items()
+    if isinstance(values, ConfigDict) and name not in declared
+  ]
   with config.unlocked():
     _fill(config, missing)
+    for name in left:
+      del config[name]
   return config
 
 

@@ -26,7 +26,7 @@ def validate(config: Any) -> Any:
     ConfigError: with the problem, the field and the remedy.
   """
   found = parsing.flatten(config)
-  known = schema.fields(schema.plug_ins(config))
+  known = schema.fields(schema.named(config))
   for name in sorted(found.keys() | known.keys()):
     if name not in known:
       hint = parsing.hint(name, known)

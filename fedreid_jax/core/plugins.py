@@ -192,23 +192,24 @@ def imported(module: str, plugin: Plugin) -> ModuleType:
   return found
 
 
-def bound(
-  found: ModuleType, plugin: Plugin, options: Mapping[str, Any]
-) -> Callable[..., Any]:
-  """Returns the function of a module, with its hyper-parameters bound.
-
-  Args:
-    options: hyper-parameters. If the module declares a class `Options`, the
-      function receives an instance of it as its last argument.
+def options_of(found: ModuleType, options: Mapping[str, Any]) -> Any:
+  """Returns the `Options` of a module with these values, None without a class.
 
   Raises:
     ConfigError: if a hyper-parameter does not exist or has an invalid value.
   """
+  return found.Options(**options) if hasattr(found, 'Options') else None
+
+
+def bound(found: ModuleType, plugin: Plugin, own: Any) -> Callable[..., Any]:
+  """Returns the function of a module, with its hyper-parameters bound.
+
+  Args:
+    own: an instance of the module's `Options`, which the function receives as
+      its last argument, or None.
+  """
   function = getattr(found, plugin.function)
-  if not hasattr(found, 'Options'):
-    return function
-  own = found.Options(**options)
-  return lambda *args: function(*args, own)
+  return function if own is None else lambda *args: function(*args, own)
 
 
 def call(
@@ -216,9 +217,10 @@ def call(
 ) -> Any:
   """Calls the function of a module by its full name.
 
-  `imported` and `bound` describe the other arguments and the errors.
+  `imported` and `options_of` describe the other arguments and the errors.
   """
-  return bound(imported(module, plugin), plugin, options)(*args)
+  found = imported(module, plugin)
+  return bound(found, plugin, options_of(found, options))(*args)
 
 
 def group_of(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -25,7 +25,6 @@ COUNTS = ('queries', 'gallery', 'invalid_queries', 'ties')
 PER_QUERY = 'per_query'
 
 Entry = dict[str, Any]
-Evaluator = Callable[[Model, Target], Mapping[str, Any]]
 # Average precision of the queries of a trial, NaN for one without a match.
 Precision = Float[np.ndarray, ' Q']
 PerQuery = dict[tuple[str, str], list[Precision]]  # by model and target
@@ -38,13 +37,33 @@ Members = Sequence[tuple[types.Flat, ...]]
 Source = Callable[[Models], tuple[Models, ...]]
 
 
+class Evaluator(NamedTuple):
+  """An evaluator with its options.
+
+  Attributes:
+    evaluate: `(Model, Target) -> metrics`.
+    every: number of evaluations of a run between those of this evaluator, see
+      `options.Every`.
+  """
+
+  evaluate: Callable[[Model, Target], Mapping[str, Any]]
+  every: int = 1
+
+  def is_due(self, number: int | None) -> bool:
+    """Returns whether it runs in an evaluation, by its number from 0.
+
+    The number is None for the last evaluation of a run, and for one beside.
+    """
+    return number is None or (self.every > 0 and number % self.every == 0)
+
+
 def load(
   name: str, task: str, options: Mapping[str, Any] | None = None
 ) -> Evaluator:
-  """Loads the function of an evaluator, a module of `evaluators` or a plug-in.
+  """Loads an evaluator, a module of `evaluators` or a plug-in.
 
-  `task` is the task of the targets, as in `data.task`. Only a plug-in has
-  options.
+  `task` is the task of the targets, as in `data.task`; `options` are values of
+  its `Options`, by default those of the class.
 
   Raises:
     ConfigError: for no module, no evaluator, or an evaluator of another task.
@@ -58,7 +77,9 @@ def load(
       plugins.EVALUATOR.field,
       'remove it from the list',
     )
-  return plugins.bound(found, plugins.EVALUATOR, options or {})
+  own = plugins.options_of(found, options or {})
+  function = plugins.bound(found, plugins.EVALUATOR, own)
+  return Evaluator(function, getattr(own, 'every', 1))
 
 
 def make(
@@ -69,14 +90,15 @@ def make(
   mesh,
   extra: Sequence[Evaluator] = (),
 ) -> Callable[..., list[Entry]]:
-  """Builds `({name: variables}, source, per_query, seen) -> entries`.
+  """Builds `({name: variables}, source, per_query, seen, number) -> entries`.
 
   `source` re-estimates the batch-normalisation moments of models before they
   are tested (`source_stats`). Without it, models are tested with their running
   moments, or with those of the gallery of each target (`target_stats`).
   `per_query` receives the average precision of the queries of
   retrieval tests, trial by trial. `seen` is called with the name of a model, a
-  target of retrieval and the ranked features `[M, D]`.
+  target of retrieval and the ranked features `[M, D]`. `number` is that of
+  `Evaluator.is_due`.
 
   Each model and target has an entry, an element of `evaluation` in results.json
   without its round. The model of a client is tested on the domain of the client
@@ -118,7 +140,9 @@ def make(
     source: Source = lambda models: (models,),
     per_query: PerQuery | None = None,
     seen: Seen | None = None,
+    number: int | None = None,
   ) -> list[Entry]:
+    due = [one for one in extra if one.is_due(number)]
     entries = []
     for name, members in _members(config.ensemble, models, source):
       for target in _own(name, targets):
@@ -127,7 +151,7 @@ def make(
           suffix: Model(config, own, extractor, feature, model_of)
           for suffix, feature in _sides(config).items()
         }
-        entry: Entry = {'model': name} | _test(config, views, target, extra)
+        entry: Entry = {'model': name} | _test(config, views, target, due)
         precision = entry.pop(PER_QUERY, None)
         if per_query is not None and precision is not None:
           per_query[name, target.name] = precision
@@ -183,8 +207,8 @@ def _test(
     # Class scores come after the neck, so they do not depend on the side.
     if suffix and not ranked:
       continue
-    for evaluate in (main, *extra):
-      found = dict(evaluate(model, target))
+    for one in (main, *extra):
+      found = dict(one.evaluate(model, target))
       # Counts of the first evaluator and the first side take precedence.
       own = {k: found.pop(k) for k in (*COUNTS, PER_QUERY) if k in found}
       apart = own | apart

@@ -3,13 +3,20 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from fedreid_jax.core.options import Positive, Range, Share
+from fedreid_jax.core.options import Natural, Positive, Range, Share
 from fedreid_jax.core.plugins import EVALUATOR
 from fedreid_jax.core.types import Feature
 from fedreid_jax.data import protocols
 from fedreid_jax.data.protocols import Precision, Protocol, ProtocolName
 from fedreid_jax.evaluation.distances import Metric
 from fedreid_jax.evaluation.evaluators import EvaluatorName
+
+# The type of the option `every` that any evaluator of `extra` may have.
+Every = Annotated[
+  Natural,
+  'evaluations of a run for one of this evaluator: 2 is every second, from the '
+  'one before training, and always the last; 0 is the last alone',
+]
 
 
 @dataclasses.dataclass(frozen=True)

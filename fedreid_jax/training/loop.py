@@ -486,6 +486,7 @@ class Run:
     config, executor = self.config, self.setup.executor
     pictures = picture.Pictures(config.evaluation, config.track_images)
     drawn = self.hooks.watched and config.track_images
+    last = self.progress.done == config.rounds
     groups, rule = np.asarray(self.server.groups), config.evaluation.batch_stats
     # Re-estimates moments on the clients before an evaluation.
     sent = self.progress.bytes
@@ -495,8 +496,9 @@ class Run:
       *([source] if rule in source_stats.MEASURED else []),
       per_query=per_query,
       seen=pictures if drawn else None,
+      number=None if last else self.progress.done // config.evaluation.every,
     )
-    if self.progress.done == self.config.rounds:
+    if last:
       self.record.queries(per_query)
     self.clock.lap('eval')
     for entry in entries:

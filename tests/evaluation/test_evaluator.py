@@ -10,7 +10,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, schema, validation
+from fedreid_jax.config import load, parsing, schema, validation
 from fedreid_jax.core import plugins
 from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, evaluators
@@ -98,7 +98,7 @@ def test_two_metrics_of_one_name_are_refused(parts):
     return {'mAP': model.features(target).mean()}
 
   with pytest.raises(errors.ConfigError, match="two evaluators report 'mAP'"):
-    evaluate(parts, (TARGET,), again)
+    evaluate(parts, (TARGET,), evaluator.Evaluator(again))
 
 
 def test_evaluators_of_another_task_are_refused():
@@ -150,13 +150,71 @@ def evaluate(model, target, options):
     parsing.change(config, ['of_a_stranger.power=5'])
 
 
-def test_the_metric_of_the_page(parts):
+def test_the_metrics_of_the_page(parts):
   page = (Path(__file__).parents[2] / 'docs/extend.md').read_text()
-  section = page.partition('## A metric is one file')[2]
-  module = {}
-  exec(section.partition('```python')[2].partition('```')[0], module)
-  (found,) = evaluate(parts, (TARGET,), module['evaluate'])
-  assert found['feature_norm'] > 0
+  section = page.partition('## A metric is one file')[2].partition('\n## ')[0]
+  extra = []
+  for text in section.split('```python')[1:]:
+    module = types.ModuleType('page')
+    exec(text.partition('```')[0], module.__dict__)
+    own = plugins.options_of(module, {})
+    bound = plugins.bound(module, plugins.EVALUATOR, own)
+    extra.append(evaluator.Evaluator(bound))
+  (found,) = evaluate(parts, (TARGET,), *extra)
+  assert found['feature_norm'] > 0 and found['feature_power'] > 0
+
+
+def test_an_evaluator_of_the_package_has_a_group_once_it_is_listed():
+  config = schema.default()
+  assert 'open_set' not in config
+  with pytest.raises(errors.ConfigError, match="list 'open_set' in evaluation"):
+    parsing.change(config, ['open_set.seed=1'])
+  listed = ["evaluation.extra=('open_set',)", 'open_set.strangers=0.25']
+  parsing.change(config, listed)
+  validation.validate(config)
+  assert config.open_set.strangers == 0.25 and 'roc' not in config
+  with pytest.raises(errors.ConfigError, match='open_set.strangers'):
+    parsing.change(config, ['open_set.strangers=2.0'])
+  load.change(config, {'evaluation.extra': ('roc',)})
+  assert 'open_set' not in config and config.roc.every == 1
+
+
+def test_options_of_the_package_change_the_metric(parts):
+  """With more strangers fewer persons are known."""
+  few, many = (
+    evaluator.load('open_set', 'retrieval', {'strangers': share, 'seed': 1})
+    for share in (0.2, 0.8)
+  )
+  (one,), (other,) = (evaluate(parts, (TARGET,), x) for x in (few, many))
+  assert one['DIR_at_FAR_1'] != other['DIR_at_FAR_1']
+
+
+def test_a_saved_run_that_lists_an_evaluator_may_lack_its_options():
+  config = parsing.change(schema.default(), ["evaluation.extra=('roc',)"])
+  saved = load.to_json(config)
+  assert saved.pop('roc') == {'every': 1}
+  assert load.from_json(saved, (), 'config.json').roc.every == 1
+
+
+@pytest.mark.parametrize(
+  'every, due', [(1, [0, 1, 2, 3, 4]), (2, [0, 2, 4]), (3, [0, 3]), (0, [])]
+)
+def test_an_evaluator_is_due_at_multiples_of_its_period_and_at_the_end(
+  every, due
+):
+  own = evaluator.load('roc', 'retrieval', {'every': every})
+  assert [n for n in range(5) if own.is_due(n)] == due and own.is_due(None)
+
+
+def test_an_evaluator_that_is_not_due_does_not_run(parts):
+  model, variables, transforms = parts
+  never = evaluator.Evaluator(lambda *_: pytest.fail('runs'), 0)
+  run = evaluator.make(
+    toy.toy_config().evaluation,
+    (TARGET,), model, transforms, placement.make_mesh(1), (never,),
+  )  # fmt: skip
+  (entry,) = run({'global': variables}, number=3)
+  assert 'mAP' in entry['metrics']
 
 
 @pytest.mark.parametrize(

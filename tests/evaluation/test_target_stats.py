@@ -11,6 +11,7 @@ from fedreid_jax import errors
 from fedreid_jax.config import schema, validation
 from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, target_stats
+from fedreid_jax.evaluation.evaluator import Evaluator
 from fedreid_jax.method.batch_stats import BatchMoments
 from fedreid_jax.models import networks
 from fedreid_jax.round import placement
@@ -251,9 +252,9 @@ def test_other_images_have_the_moments_at_the_end(parts):
     return {'kept': 1}
 
   model, _, transforms = parts
-  config = given('stream', batch=8, momentum=0.5)
+  config, own = given('stream', batch=8, momentum=0.5), Evaluator(keep)
   run = evaluator.make(
-    config, [TARGET], model, transforms, placement.make_mesh(1), (keep,)
+    config, [TARGET], model, transforms, placement.make_mesh(1), (own,)
   )
   run({'global': parts[1]})
   last = adapt(parts, rule='stream', batch=8, momentum=0.5).models[-1]

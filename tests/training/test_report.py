@@ -105,6 +105,16 @@ def of_kind(found, kind):
   return {(e['target'], e['model']): e for e in found if e['kind'] == kind}
 
 
+def test_means_have_the_metrics_of_all_their_rounds():
+  """An evaluator with a period has none in some rounds."""
+  entries = [entry(1, 10, EER=4.0), entry(2, 20), entry(3, 30, EER=5.0)]
+  found = report.summarise(entries)
+  assert of_kind(found, 'best_three')['mall', 'global']['metrics'] == {
+    'mAP': 20
+  }
+  assert of_kind(found, 'last')['mall', 'global']['metrics']['EER'] == 5.0
+
+
 def test_map_chooses_the_best_rounds_and_the_checkpoint():
   """Round 4 is best on one target, and round 1 by rank-1, yet 2 on both."""
   mall = {1: 10, 2: 30, 3: 40, 4: 90, 5: 20}

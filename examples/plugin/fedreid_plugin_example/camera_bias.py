@@ -15,6 +15,7 @@ from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation.distances import squared_blocks
 from fedreid_jax.evaluation.features import Model
+from fedreid_jax.evaluation.options import Every
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Options(Checked):
   """Hyper-parameters of the evaluator."""
 
   nearest: Annotated[int, Range(1), 'number of nearest images of a query'] = 1
+  every: Every = 1
 
 
 def evaluate(

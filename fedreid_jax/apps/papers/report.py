@@ -61,6 +61,9 @@ def summarise(runs: Iterable[Run]) -> list[Line]:
   for (label, target, model, kind), samples in groups.items():
     numbers = {}
     for name in samples[0][1]:
+      # The best rounds of runs may have other evaluators (`options.Every`).
+      if any(name not in metrics for _, metrics in samples):
+        continue
       values = [metrics[name] for _, metrics in samples]
       numbers[name] = float(np.mean(values))
       # ddof=1: an estimate for other runs, from squares over the number less

@@ -17,6 +17,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec, told
 from fedreid_jax.config import load, parsing
+from fedreid_jax.core import plugins
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
 from fedreid_jax.models import networks
@@ -168,9 +169,14 @@ def versions() -> dict[str, str]:
 
 def agreed(config: Any) -> dict[str, Any]:
   """The fields that a site and the coordinator must agree on."""
+  # The groups of evaluators are part of `evaluation`.
+  own_groups = {
+    *OWN_GROUPS,
+    *(plugins.group_of(n) for n in config.evaluation.extra),
+  }
 
   def shared(name: str) -> bool:
-    own = name.partition('.')[0] in OWN_GROUPS or name in OWN_FIELDS
+    own = name.partition('.')[0] in own_groups or name in OWN_FIELDS
     return name in EQUAL or not own
 
   fields = parsing.flatten(load.to_json(config))

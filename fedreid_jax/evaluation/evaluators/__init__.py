@@ -7,7 +7,9 @@ of the targets that the evaluator needs, as in `data.task`, by default
 'retrieval'.
 
 The evaluator with the name of a target's task always runs. The others run if
-`evaluation.extra` lists them.
+`evaluation.extra` lists them, and their `Options` are a group of the
+configuration then. With an option `every` they run in some evaluations of a run
+only (`options.Every`).
 """
 
 import sys

@@ -10,23 +10,33 @@
 Compare each with the same measure of a model without an attack.
 """
 
-from typing import Any
+import dataclasses
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from fedreid_jax import errors
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.data import poison, protocols
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import distances
 from fedreid_jax.evaluation import gallery as gallery_lib
 from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
-from fedreid_jax.evaluation.options import protocol_of
-
-SEED = 0  # of the accomplices
+from fedreid_jax.evaluation.options import Every, protocol_of
 
 
-def evaluate(model: Any, target: Target) -> dict[str, float | int]:
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of the measures of a backdoor."""
+
+  seed: Annotated[int, Range(0), 'random seed of the accomplices'] = 0
+  every: Every = 1
+
+
+def evaluate(
+  model: Any, target: Target, options: Options = Options()
+) -> dict[str, float | int]:
   """Measures above on the first trial of a target, in percent.
 
   Metric, protocol and average precision are those of the configuration. A model
@@ -62,7 +72,7 @@ def evaluate(model: Any, target: Target) -> dict[str, float | int]:
     for rows in (stamped, clean)
   )
   indexed = gallery_lib.Gallery(labels, rules)
-  hits = _collisions(stamped, gallery, target, indexed)
+  hits = _collisions(stamped, gallery, target, indexed, options.seed)
   return {
     'collision': 100 * float(np.mean(hits)),
     'evasion': attacked['mAP'],
@@ -75,11 +85,12 @@ def _collisions(
   gallery: Float[np.ndarray, 'P D'],
   target: Target,
   indexed: gallery_lib.Gallery,
+  seed: int,
 ) -> list[bool]:
   """Whether each query is nearest to its accomplice's image."""
   trial, own = target.trials[0], target.images
   people = own.identities[trial.gallery]
-  rng = np.random.default_rng(SEED)
+  rng = np.random.default_rng(seed)
   found: list[bool] = []
   for row in trial.query:
     # Junk and distractors, below 0, are no accomplices.

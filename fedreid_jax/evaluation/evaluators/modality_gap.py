@@ -15,13 +15,16 @@ distance: 0 if both modalities have the same features up to the offset, and
 sqrt(2) spread if they are independent.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from fedreid_jax.core.options import Checked
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation.features import Model
+from fedreid_jax.evaluation.options import Every
 
 
 class Gap(NamedTuple):
@@ -32,8 +35,18 @@ class Gap(NamedTuple):
   persons: int  # with images of both modalities
 
 
-def evaluate(model: Model, target: Target) -> dict[str, float | int]:
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of the distance of modalities."""
+
+  every: Every = 1
+
+
+def evaluate(
+  model: Model, target: Target, options: Options = Options()
+) -> dict[str, float | int]:
   """Fields of `Gap` as `gap_NAME`; {} if `measure` finds none."""
+  del options
   own = target.images
   gap = measure(
     model.features(target),

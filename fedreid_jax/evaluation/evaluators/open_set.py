@@ -28,19 +28,20 @@ from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.data.federation import Target, Trial
 from fedreid_jax.evaluation import distances, gallery, means
 from fedreid_jax.evaluation.features import Model
-from fedreid_jax.evaluation.options import protocol_of
+from fedreid_jax.evaluation.options import Every, protocol_of
 
 RATES = {'1e-1': 1e-1, '1e-2': 1e-2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(Checked):
-  """Hyper-parameters of the evaluator."""
+  """Hyper-parameters of open-set identification."""
 
   strangers: Annotated[
     float, Range(0.01, 0.99), 'fraction of the persons that are strangers'
   ] = 0.5
   seed: Annotated[int, Range(0), 'random seed of the strangers'] = 0
+  every: Every = 1
 
 
 def evaluate(

@@ -23,6 +23,7 @@ as positive and selects the point whose FPR is nearest to r: its TPR@FPR=r is
 `TNR_at_FNR_r` here, up to one step of the curve.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -30,10 +31,11 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from fedreid_jax import errors
+from fedreid_jax.core.options import Checked
 from fedreid_jax.data.federation import Target, Trial
 from fedreid_jax.evaluation import distances, gallery, means
 from fedreid_jax.evaluation.features import Model
-from fedreid_jax.evaluation.options import protocol_of
+from fedreid_jax.evaluation.options import Every, protocol_of
 
 RATES = {'1e-2': 1e-2, '1e-3': 1e-3, '1e-4': 1e-4}
 # Distances of some pairs of the same person, and of different persons.
@@ -48,8 +50,18 @@ class Roc(NamedTuple):
   fnr: Float64[np.ndarray, ' points']
 
 
-def evaluate(model: Model, target: Target) -> dict[str, float | int]:
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of the ROC of pairs."""
+
+  every: Every = 1
+
+
+def evaluate(
+  model: Model, target: Target, options: Options = Options()
+) -> dict[str, float | int]:
   """Metrics above in percent, means over the trials of a target."""
+  del options
   found = model.features(target)
   return means.over_trials(
     [_of_trial(model.config, target, found, own) for own in target.trials]

@@ -83,11 +83,14 @@ def _table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> table.Table:
 def _block(
   screen: console.Console, names: Sequence[str], row: Sequence[str]
 ) -> None:
-  """Prints a row as its name and lines of 'column value', none cut."""
+  """Prints a row as its name and lines of 'column value', none cut.
+
+  Empty cells are left out.
+  """
   _print(screen, row[0])
   line = ''
-  for name, cell in zip(names[1:], row[1:], strict=True):
-    item = f'{name} {cell}'
+  cells = zip(names[1:], row[1:], strict=True)
+  for item in (f'{name} {cell}' for name, cell in cells if cell):
     if line and len(line) + 2 + len(item) > screen.width:
       _print(screen, line)
       line = ''

@@ -378,7 +378,8 @@ def _mean_over(entries: list[Entry], rounds: list[int], kind: str, by: str):
       'metrics': {
         name: float(np.mean([e['metrics'][name] for e in same]))
         for name in same[0]['metrics']
-        if not name.endswith('_std')
+        # An evaluator with a period may have run in some of the rounds only.
+        if not name.endswith('_std') and all(name in e['metrics'] for e in same)
       },
     }
     for (target, model), same in sorted(chosen.items())

@@ -3,6 +3,7 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec, terms
 from fedreid_jax.apps.sites.terms import Facts
+from fedreid_jax.config import parsing, schema
 
 
 def facts(name, **changes):
@@ -193,3 +194,9 @@ def test_silent_nodes_delay_one_round_once_and_together(said):
   ask(made)
   again = terms.AGAIN_S
   assert line.timeouts == [terms.HELLO_S, 1.0, again, 1.0, again, 1.0]
+
+
+def test_a_site_chooses_its_own_evaluators_and_their_options():
+  config, own = schema.default(), schema.default()
+  changes = ["evaluation.extra=('open_set',)", 'open_set.seed=7']
+  assert terms.agreed(parsing.change(own, changes)) == terms.agreed(config)
