@@ -370,7 +370,8 @@ class Component(NamedTuple):
     properties: facts for decisions of other modules, see `Property`.
     conflicts: properties, fields of `Component` that are filled ('transport',
       'max_staleness'), fields of hooks ('server.receive') or names of
-      components; no other component of the method may have one of them.
+      components; no other component of the method may have one of them. Any
+      other word is an error when the component is loaded.
     bind: `(Participants) -> Component`; checks before compilation that the
       method can use the clients and the public images, and returns the
       component that is used with them, of the same name, or None if it stays

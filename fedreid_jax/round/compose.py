@@ -4,10 +4,11 @@ It checks the owners and the order of hooks, and gives the states before round
 0 and the reports of the components: notices, warnings and models of clients.
 """
 
+import difflib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,11 @@ from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.method import contexts
 from fedreid_jax.method.component import (
+  ClientHooks,
   Component,
+  Property,
+  ServerHooks,
+  Transport,
   early,
   releases,
   transport_state,
@@ -33,7 +38,9 @@ from fedreid_jax.round.settings import Settings
 
 # At most one component of a method fills each of these hooks.
 SINGLE_OWNER = ('shared', 'clustering', 'aggregation', 'summation')
-HOOKS = (*SINGLE_OWNER, 'client', 'server', 'transport')
+# Fields of `Component` whose own fields are hooks.
+FIELDS = {'client': ClientHooks, 'server': ServerHooks, 'transport': Transport}
+HOOKS = (*SINGLE_OWNER, *FIELDS)
 
 
 class Algorithm(NamedTuple):
@@ -87,8 +94,9 @@ def load(
     arguments: hyper-parameters by the name of a component's group.
 
   Raises:
-    ConfigError: if a component is not found or is given twice, or if its
-      hyper-parameters do not exist or have invalid values.
+    ConfigError: if a component is not found or is given twice, if its
+      hyper-parameters do not exist or have invalid values, or for a word of its
+      `conflicts` that is none.
   """
   built: list[Component] = []
   for name in names:
@@ -99,7 +107,33 @@ def load(
     module = plugins.full_name(name, plugins.COMPONENT, package)
     own = arguments.get(plugins.group_of(name), {})
     built.append(plugins.call(module, plugins.COMPONENT, own))
+  others = {
+    *plugins.available(package),
+    *plugins.entry_points(plugins.COMPONENT),
+  }
+  for component in built:
+    _check_words(component, others | {other.name for other in built})
   return tuple(built)
+
+
+def _check_words(component: Component, others: Collection[str]) -> None:
+  """Refuses a word of `conflicts` that no component could ever match."""
+  known = (
+    *get_args(Property),
+    *Component._fields,
+    *(f'{hook}.{field}' for hook, of in FIELDS.items() for field in of._fields),
+    *sorted(others),
+  )
+  for word in component.conflicts:
+    if word in known:
+      continue
+    near = difflib.get_close_matches(word, known, 1)
+    raise errors.ConfigError(
+      f'{component.name!r} conflicts with {word!r}, which is no property, hook '
+      'or component',
+      'components',
+      f'did you mean {near[0]}?' if near else 'see docs/algorithms.md',
+    )
 
 
 def owner(components: Sequence[Component], hook: str) -> Component | None:

@@ -1,3 +1,6 @@
+import sys
+import types
+
 import pytest
 
 from fedreid_jax import algorithms, errors
@@ -39,6 +42,26 @@ def test_conflicts_name_fields_of_hooks():
   b = Component('b', transport=Transport(size=len))
   with pytest.raises(errors.ConfigError, match='cannot be composed with'):
     compose.check((a, b))
+
+
+@pytest.mark.parametrize(
+  'word, near',
+  [
+    ('needs_upload', 'did you mean needs_uploads'),
+    ('server.recieve', 'did you mean server.receive'),
+    ('secag', 'did you mean secagg'),
+    ('xyz', 'see docs/algorithms.md'),
+    ('server.size', 'did you mean server'),
+  ],
+)
+def test_a_word_that_can_never_conflict_is_refused(word, near, monkeypatch):
+  made = Component('own', '', conflicts=('transport', 'other', word))
+  module = types.SimpleNamespace(make=lambda: made)
+  monkeypatch.setitem(sys.modules, 'mine.own', module)
+  other = types.SimpleNamespace(make=lambda: Component('other'))
+  monkeypatch.setitem(sys.modules, 'mine.other', other)
+  with pytest.raises(errors.ConfigError, match=f"{word}', which.*{near}"):
+    compose.load(('mine.own', 'mine.other'), {}, algorithms)
 
 
 def test_a_component_has_no_conflict_with_itself():
