@@ -4,18 +4,33 @@ Operation by operation, a toy module compiles tens of tiny programs.
 """
 
 import functools
+import inspect
 
 import jax
+
+from fedreid_jax.models.forward import ForwardCtx
+
+
+def _keywords(module, given):
+  """Returns the keywords of a call; those of a context are put into one."""
+  takes = inspect.signature(type(module).__call__).parameters
+  if 'ctx' not in takes or 'train' not in given:
+    return given
+  own = {name: given[name] for name in ForwardCtx._fields if name in given}
+  rest = {name: x for name, x in given.items() if name not in own}
+  return rest | {'ctx': ForwardCtx(**own)}
 
 
 @functools.partial(jax.jit, static_argnames=('module', 'given'))
 def _init(module, seed, inputs, given):
-  return module.init(jax.random.key(seed), *inputs, **dict(given))
+  keywords = _keywords(module, dict(given))
+  return module.init(jax.random.key(seed), *inputs, **keywords)
 
 
 @functools.partial(jax.jit, static_argnames=('module', 'given'))
 def _apply(module, variables, inputs, arrays, given):
-  return module.apply(variables, *inputs, **arrays, **dict(given))
+  keywords = _keywords(module, arrays | dict(given))
+  return module.apply(variables, *inputs, **keywords)
 
 
 def init(module, *inputs, seed=0, **given):

@@ -18,6 +18,7 @@ import fedreid_jax as fr
 from fedreid_jax.algorithms import snr
 from fedreid_jax.data import federation
 from fedreid_jax.models import networks
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.training import contract
 
 ROOT = Path(__file__).parents[1]
@@ -134,7 +135,7 @@ def test_a_network_has_its_options_and_no_stages():
   network = networks.build(model, 3, {'channels': 4, 'blocks': 3})
   variables = jax.eval_shape(
     lambda: network.init(
-      jax.random.key(0), jnp.zeros((2, 16, 8, 3)), train=False
+      jax.random.key(0), jnp.zeros((2, 16, 8, 3)), ForwardCtx(False)
     )
   )
   assert variables['params']['classifier']['kernel'].shape == (16, 3)
@@ -202,6 +203,7 @@ def test_a_component_keeps_the_contract():
 
 BAD = """
 from fedreid_jax.method.component import ClientHooks, Component
+from fedreid_jax.models.forward import ForwardCtx
 
 
 def fail(variables, state, ctx):

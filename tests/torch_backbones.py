@@ -11,6 +11,7 @@ from fedreid_jax.core import trees
 from fedreid_jax.models import resnet as resnet_lib
 from fedreid_jax.models.backbones import osnet as osnet_lib
 from fedreid_jax.models.backbones import vit as vit_lib
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.weights import pytorch
 
 
@@ -315,7 +316,7 @@ def shapes(network, size):
   """Returns the shapes of a backbone's leaves for images of `[H, W]`."""
 
   def init(key):
-    return network.init(key, jnp.zeros((2, *size, 3)), train=False)
+    return network.init(key, jnp.zeros((2, *size, 3)), ForwardCtx(False))
 
   flat = trees.flatten(jax.eval_shape(init, jax.random.key(0)))
   return {n.replace('/', '/backbone/', 1): x for n, x in flat.items()}
@@ -345,7 +346,7 @@ def run(network, leaves, images):
     return network.apply(
       variables,
       images,
-      train=False,
+      ForwardCtx(False),
       capture_intermediates=True,
       mutable=['intermediates'],
     )

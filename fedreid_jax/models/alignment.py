@@ -18,6 +18,7 @@ from fedreid_jax.core import quotients
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import metric
 from fedreid_jax.models import resnet
+from fedreid_jax.models.forward import ForwardCtx
 
 TEMPERATURE = 50.0
 LEVELS = ('layer3', 'layer4')
@@ -50,11 +51,7 @@ class CMAlign(resnet.ResNet):
   def __call__(
     self,
     x: Float[Array, 'B H W ch'],
-    *,
-    train: bool,
-    mask: Bool[Array, ' B'] | None = None,
-    modalities: Int[Array, ' B'] | None = None,
-    labels: Int[Array, ' B'] | None = None,
+    ctx: ForwardCtx,
   ) -> tuple[Float[Array, 'RB h w D'], dict]:
     """Maps images to (`[R B, h, w, D]`, extras).
 
@@ -64,21 +61,20 @@ class CMAlign(resnet.ResNet):
     of `LEVELS`. Otherwise `R` is 1.
     """
     extras: dict = {}
-    part = functools.partial(self.part, train=train, extras=extras)
     for number in range(4):
-      x = part(number, x, mask, modalities)
-    if not train or labels is None or modalities is None:
-      return part(4, x, mask, modalities), extras
+      x = self.part(number, x, ctx, extras)
+    labels, modalities = ctx.labels, ctx.modalities
+    if not ctx.train or labels is None or modalities is None:
+      return self.part(4, x, ctx, extras), extras
     size = x.shape[0]
-    real = jnp.ones(size, bool) if mask is None else mask
+    real = jnp.ones(size, bool) if ctx.mask is None else ctx.mask
     draw = functools.partial(partners, labels, modalities, real)
     third, extras['layer3'] = align(x, *draw(self.make_rng('dropout')))
-    x = part(
-      4,
-      jnp.concatenate([x, third]),
-      jnp.tile(real, 2),
-      jnp.tile(modalities, 2),
+    x = jnp.concatenate([x, third])
+    twice = ctx._replace(
+      mask=jnp.tile(real, 2), modalities=jnp.tile(modalities, 2)
     )
+    x = self.part(4, x, twice, extras)
     fourth, extras['layer4'] = align(x[:size], *draw(self.make_rng('dropout')))
     return jnp.concatenate([x, fourth]), extras
 

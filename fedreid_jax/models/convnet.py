@@ -4,9 +4,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from fedreid_jax.core.types import Array
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, inserted, norm
 
 
@@ -22,14 +23,9 @@ class ConvNet(nn.Module):
   def __call__(
     self,
     x: Float[Array, 'B H W ch'],
-    *,
-    train: bool,
-    mask: Bool[Array, ' B'] | None = None,
-    modalities: Int[Array, ' B'] | None = None,
-    labels: Int[Array, ' B'] | None = None,
+    ctx: ForwardCtx,
   ) -> tuple[Float[Array, 'B h w D'], dict]:
     """Maps `[B, H, W, ch]` to (maps halved by each block, extras)."""
-    del modalities, labels
     extras: dict = {}
     for i, features in enumerate(self.features, start=1):
       x = conv.Conv(
@@ -37,6 +33,6 @@ class ConvNet(nn.Module):
       )(x)
       bn = norm.layer(self.norm_kind, f'bn{i}', dtype=self.dtype)
       # ReLU and maximum commute, and the ReLU is cheaper after the pooling.
-      x = norm.relu(conv.max_pool_2x2(bn(x, train=train, mask=mask)))
-      x = inserted.after(self.plugins, (i, 0, 1), x, train, mask, extras)
+      x = norm.relu(conv.max_pool_2x2(bn(x, train=ctx.train, mask=ctx.mask)))
+      x = inserted.after(self.plugins, (i, 0, 1), x, ctx, extras)
     return x, extras

@@ -11,10 +11,11 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.models import resnet
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
 
 DILATIONS = (1, 2, 3)
@@ -134,37 +135,32 @@ class DEEN(resnet.ResNet):
   def __call__(
     self,
     x: Float[Array, 'B H W ch'],
-    *,
-    train: bool,
-    mask: Bool[Array, ' B'] | None = None,
-    modalities: Int[Array, ' B'] | None = None,
-    labels: Int[Array, ' B'] | None = None,
+    ctx: ForwardCtx,
   ) -> tuple[Float[Array, 'RB h w D'], dict]:
     """Maps images to (`[R B, h, w, D]`, extras), `R` 3 in training, else 1."""
-    del labels
     extras: dict = {}
-    part = functools.partial(self.part, train=train, extras=extras)
-    x = part(0, x, mask, modalities)
+    x = self.part(0, x, ctx, extras)
     for stage in (1, 2, 3):
-      earlier, x = x, part(stage, x, mask, modalities)
+      earlier, x = x, self.part(stage, x, ctx, extras)
       across_channels = ChannelNonLocal(
         1 if stage == 1 else 2, self.dtype, name=f'mfa{stage}_channel'
       )
       across_positions = PositionNonLocal(
         self.dtype, name=f'mfa{stage}_position'
       )
-      x = across_channels(x, earlier, train=train, mask=mask)
-      x = across_positions(x, earlier, train=train, mask=mask)
+      x = across_channels(x, earlier, train=ctx.train, mask=ctx.mask)
+      x = across_positions(x, earlier, train=ctx.train, mask=ctx.mask)
     # Called in evaluation too, because the network is initialised with
     # `train=False` and needs all parameters; unused results are not compiled.
     every = Expansion(self.dtype, name='dee')(x)
-    if train:
+    if ctx.train:
       x = nn.Dropout(DROPOUT, deterministic=False)(every)
       mask, modalities = (
         None if rows is None else jnp.tile(rows, 1 + NUM_BRANCHES)
-        for rows in (mask, modalities)
+        for rows in (ctx.mask, ctx.modalities)
       )
-    return part(4, x, mask, modalities), extras
+      ctx = ctx._replace(mask=mask, modalities=modalities)
+    return self.part(4, x, ctx, extras), extras
 
 
 def _pointwise(

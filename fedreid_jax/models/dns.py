@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 
 from fedreid_jax.core import quotients, types
 from fedreid_jax.core.types import Array, Number
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
 
 # Parts that each modality has separately: the stem and two stages.
@@ -138,19 +139,22 @@ class DNS(nn.Module):
     self.domain = {d: DomainClassifier(self.num_classes) for d in self.domains}
 
   def __call__(
-    self, images: Float[Array, 'B H W ch'], *, train: bool, **inputs
+    self,
+    images: Float[Array, 'B H W ch'],
+    ctx: ForwardCtx,
+    num_identities: Number | None = None,
   ) -> types.Outputs:
     """Runs the network; extras are given in training only.
 
     `shifted` are the features `[B, D]` in the common space, and `domains` are
     kernels `[D, C]` by name.
     """
-    outputs = self.network(images, train=train, **inputs)
-    if not (train or self.is_initializing()):
+    outputs = self.network(images, ctx, num_identities)
+    if not (ctx.train or self.is_initializing()):
       return outputs._replace(extras={})
     return outputs._replace(
       extras={
-        'shifted': self.css(outputs.extras['average'], train=train),
+        'shifted': self.css(outputs.extras['average'], train=ctx.train),
         'domains': {
           name: classifier(outputs.embedding)
           for name, classifier in self.domain.items()

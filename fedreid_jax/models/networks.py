@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Bool, Float, Int, Key
+from jaxtyping import Float, Key
 
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, trees, types
 from fedreid_jax.core.types import Array, Flat, Number
-from fedreid_jax.models import backbones, convnet, reid, resnet
+from fedreid_jax.models import backbones, convnet, forward, reid, resnet
+from fedreid_jax.models.forward import ForwardCtx
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 NETWORKS = (*resnet.DEPTHS, 'convnet', *plugins.available(backbones))
@@ -74,6 +75,7 @@ def changed(
   """
   for change in changes:
     network = change(network)
+    forward.check(network, 'components')
   return network
 
 
@@ -120,6 +122,7 @@ def _of_module(config: Any, options: Mapping[str, Any]) -> nn.Module:
       'model.name',
       'return a flax.linen.Module, see docs/plugins.md',
     )
+  forward.check(made, 'model.name')
   return made
 
 
@@ -130,53 +133,43 @@ def wrap(
   """Wraps a network as a `types.Model`, which also takes NumPy arrays.
 
   Args:
-    module: callable as `module(images, train=, num_identities=, mask=,
-      modalities=, labels=)`, returns `types.Outputs` and has a method
-      `classify`. It has an argument `cameras` if its `takes_cameras` is true.
+    module: callable as `module(images, ctx, num_identities)` with the context
+      `forward.ForwardCtx`; it returns `types.Outputs` and has a method
+      `classify`.
     image_shape: `(H, W, ch)` for the initialisation.
+
+  Raises:
+    ConfigError: if the module is called in another way.
   """
-
-  by_camera = getattr(module, 'takes_cameras', False)
-
-  def of_cameras(cameras: Any) -> dict[str, Any]:
-    if not by_camera or cameras is None:
-      return {}
-    return {'cameras': jnp.asarray(cameras)}
+  forward.check(module, 'the network')
 
   def init(key: Key[Array, '']) -> Flat:
     params_key, dropout_key = jax.random.split(key)
     rngs = {'params': params_key, 'dropout': dropout_key}
     images = jnp.zeros((2, *image_shape), jnp.float32)
-    return trees.flatten(module.init(rngs, images, train=False))
+    ctx = ForwardCtx(train=False)
+    return trees.flatten(module.init(rngs, images, ctx, None))
 
+  # `about` are the fields of a `ForwardCtx`, also as NumPy arrays.
   def apply(
     variables: Flat,
     images: Float[Array | np.ndarray, 'B H W ch'],
     *,
-    train: bool,
     key: Key[Array, ''] | None = None,
-    mask: Bool[Array | np.ndarray, ' B'] | None = None,
     num_identities: Number | None = None,
-    modalities: Int[Array | np.ndarray, ' B'] | None = None,
-    labels: Int[Array | np.ndarray, ' B'] | None = None,
-    cameras: Int[Array | np.ndarray, ' B'] | None = None,
+    **about: Any,
   ) -> tuple[types.Outputs, Flat]:
-    variables, images, mask, modalities, labels = _arrays(
-      variables, images, mask, modalities, labels
-    )
+    variables, images = _arrays(variables, images)
+    ctx = _context(**about)
     _, batch_stats = trees.trainable(variables)
     outputs, updated = module.apply(
       trees.unflatten(variables),
       images,
-      train=train,
-      num_identities=num_identities,
-      mask=mask,
-      modalities=modalities,
-      labels=labels,
-      **of_cameras(cameras),
+      ctx,
+      num_identities,
       # A network without this key trains without dropout.
       rngs={} if key is None else {'dropout': key},
-      mutable=['batch_stats'] if train else [],
+      mutable=['batch_stats'] if ctx.train else [],
     )
     # In evaluation nothing is updated, and the old statistics are returned.
     return outputs, batch_stats | trees.flatten(updated)
@@ -185,22 +178,15 @@ def wrap(
     variables: Flat,
     images: Float[Array | np.ndarray, 'B H W ch'],
     *,
-    mask: Bool[Array | np.ndarray, ' B'] | None = None,
     num_identities: Number | None = None,
-    modalities: Int[Array | np.ndarray, ' B'] | None = None,
-    cameras: Int[Array | np.ndarray, ' B'] | None = None,
+    **about: Any,
   ) -> tuple[types.Outputs, dict[str, Any]]:
-    variables, images, mask, modalities = _arrays(
-      variables, images, mask, modalities
-    )
+    variables, images = _arrays(variables, images)
     outputs, found = module.apply(
       trees.unflatten(variables),
       images,
-      train=False,
-      num_identities=num_identities,
-      mask=mask,
-      modalities=modalities,
-      **of_cameras(cameras),
+      _context(train=False, **about),
+      num_identities,
       mutable=['moments'],
     )
     # Names are 'moments/LAYER/batch'. Networks without batch statistics have no
@@ -222,6 +208,10 @@ def wrap(
     )
 
   return types.Model(init, apply, measure, classify)
+
+
+def _context(train: bool, **about: Any) -> ForwardCtx:
+  return ForwardCtx(train, **_arrays(about)[0])
 
 
 def _arrays(*trees: Any) -> Any:

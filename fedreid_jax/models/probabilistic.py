@@ -12,6 +12,7 @@ from jaxtyping import Float, Float32
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Number
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv
 
 GAUSSIANS = 'gaussians'  # name of the extra
@@ -81,20 +82,16 @@ class Probabilistic(nn.Module):
   def __call__(
     self,
     images: Float[Array, 'B H W ch'],
-    *,
-    train: bool,
+    ctx: ForwardCtx,
     num_identities: Number | None = None,
-    **inputs,
   ) -> types.Outputs:
     """Runs the network; the extra `GAUSSIANS` is given in training only."""
-    outputs = self.network(
-      images, train=train, num_identities=num_identities, **inputs
-    )
-    if not (train or self.is_initializing()):
+    outputs = self.network(images, ctx, num_identities)
+    if not (ctx.train or self.is_initializing()):
       return outputs
     found = self.gaussian(outputs.embedding)
     extras = {**outputs.extras, GAUSSIANS: found}
-    if not (train and self.has_rng('dropout')):
+    if not (ctx.train and self.has_rng('dropout')):
       return outputs._replace(extras=extras)
     noise = jax.random.normal(self.make_rng('dropout'), found.mean.shape)
     sample = found.mean + found.std * noise

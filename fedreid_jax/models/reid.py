@@ -8,10 +8,11 @@ from typing import Literal
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Number
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
 
 NeckKind = Literal['none', 'bn', 'bnneck', 'bottleneck', 'mapping']
@@ -28,7 +29,7 @@ class ReIDNet(nn.Module):
   `params/classifier`, so that a regular expression selects the shared ones.
 
   Attributes:
-    backbone: module that maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
+    backbone: maps `([B, H, W, ch], ctx)` to (`[R B, h, w, D]`, extras).
       The first `B` maps belong to the images; the others are computed from
       them in training. Extras are returned in the outputs.
   """
@@ -41,11 +42,6 @@ class ReIDNet(nn.Module):
   dropout: float = 0.5  # rate in the neck
   classifier_bias: bool = False
   norm_kind: str = 'batch'  # of the neck, a `norm.NormKind`
-
-  @property
-  def takes_cameras(self) -> bool:
-    """Whether the backbone has an argument `cameras`."""
-    return getattr(self.backbone, 'takes_cameras', False)
 
   def setup(self):
     """Builds the neck and the classifier."""
@@ -61,13 +57,8 @@ class ReIDNet(nn.Module):
   def __call__(
     self,
     images: Float[Array, 'B H W ch'],
-    *,
-    train: bool,
+    ctx: ForwardCtx,
     num_identities: Number | None = None,
-    mask: Bool[Array, ' B'] | None = None,
-    modalities: Int[Array, ' B'] | None = None,
-    labels: Int[Array, ' B'] | None = None,
-    cameras: Int[Array, ' B'] | None = None,
   ) -> types.Outputs:
     """Runs the network on normalised images; its outputs are float32.
 
@@ -76,31 +67,19 @@ class ReIDNet(nn.Module):
     Args:
       num_identities: number of real identities, which come first; may be
         traced; None if all `num_classes` are real.
-      mask: False for padded samples, which do not enter statistics; None if all
-        are real.
-      modalities: 0 visible, 1 infrared, for modality-specific parts.
-      cameras: number of the camera of each image, only for a backbone that
-        takes cameras.
     """
+    mask = ctx.mask
     if mask is not None:
       # Padded pixels may not be finite, and gradients of kernels multiply them
       # by zero.
       images = jnp.where(norm.per_sample(mask, images.ndim), images, 0)
-    given = {} if cameras is None else {'cameras': cameras}
-    maps, extras = self.backbone(
-      images,
-      train=train,
-      mask=mask,
-      modalities=modalities,
-      labels=labels,
-      **given,
-    )
+    maps, extras = self.backbone(images, ctx)
     size = images.shape[0]
     copies = maps.shape[0] // size
     if mask is not None:
       mask = jnp.tile(mask, copies)
     feature = POOLS[self.pooling](maps.astype(jnp.float32))
-    embedding = self.neck(feature, train=train, mask=mask)
+    embedding = self.neck(feature, train=ctx.train, mask=mask)
     every = types.Outputs(
       feature, embedding, self.classify(embedding, num_identities)
     )

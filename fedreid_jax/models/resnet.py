@@ -9,7 +9,6 @@ is `norm.HalfInstanceNorm`, with the names of the published files,
 `layer1_0/bn1/IN/scale`.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, inserted, norm
 
 # Whether blocks are bottlenecks, and the number of blocks of each stage.
@@ -108,37 +108,34 @@ class ResNet(nn.Module):
   def __call__(
     self,
     x: Float[Array, 'B H W ch'],
-    *,
-    train: bool,
-    mask: Bool[Array, ' B'] | None = None,
-    modalities: Int[Array, ' B'] | None = None,
-    labels: Int[Array, ' B'] | None = None,
+    ctx: ForwardCtx,
   ) -> tuple[Float[Array, '_ h w D'], dict]:
     """Returns maps and the extras of inserted modules."""
-    del labels
     extras: dict = {}
     for part in range(1 + len(DEPTHS[self.depth][1])):
-      x = self.part(part, x, mask, modalities, train=train, extras=extras)
+      x = self.part(part, x, ctx, extras)
     return x, extras
 
   def part(
     self,
     part: int,
     x: Float[Array, 'B H W D'],
-    mask: Bool[Array, ' B'] | None,
-    modalities: Int[Array, ' B'] | None,
-    *,
-    train: bool,
+    ctx: ForwardCtx,
     extras: dict,
   ) -> Float[Array, 'B h w D2']:
     """Runs the stem (0) or a stage (1 to 4) within a compact module."""
-    run = functools.partial(self._part, part, train=train, extras=extras)
-    separate = part < self.modality_specific_stages
-    return by_modality(run, x, mask, modalities, separate)
 
-  def _part(self, part: int, x, *, train: bool, mask, prefix: str, extras):
+    def run(x: Array, mask: Array | None, prefix: str) -> Array:
+      return self._part(part, x, ctx._replace(mask=mask), prefix, extras)
+
+    separate = part < self.modality_specific_stages
+    return by_modality(run, x, ctx.mask, ctx.modalities, separate)
+
+  def _part(
+    self, part: int, x: Array, ctx: ForwardCtx, prefix: str, extras: dict
+  ) -> Array:
     if part == 0:
-      return self._stem(x, train, mask, prefix)
+      return self._stem(x, ctx, prefix)
     bottleneck, depths = DEPTHS[self.depth]
     stride = (1, 2, 2, self.last_stride)[part - 1]
     for i in range(depths[part - 1]):
@@ -150,12 +147,12 @@ class ResNet(nn.Module):
         self.norm_kind,
         part <= IBN_STAGES.get(self.depth, 0),
         name=f'{prefix}layer{part}_{i}',
-      )(x, train=train, mask=mask)
+      )(x, train=ctx.train, mask=ctx.mask)
       place = part, i, depths[part - 1]
-      x = inserted.after(self.plugins, place, x, train, mask, extras)
+      x = inserted.after(self.plugins, place, x, ctx, extras)
     return x
 
-  def _stem(self, x, train: bool, mask, prefix: str):
+  def _stem(self, x: Array, ctx: ForwardCtx, prefix: str) -> Array:
     size, stride = (3, 1) if self.small_stem else (7, 2)
     x = conv.Conv(
       self.base,
@@ -166,7 +163,7 @@ class ResNet(nn.Module):
       name=f'{prefix}conv1',
     )(x)
     bn = norm.layer(self.norm_kind, f'{prefix}bn1', dtype=self.dtype)
-    x = norm.relu(bn(x, train=train, mask=mask))
+    x = norm.relu(bn(x, train=ctx.train, mask=ctx.mask))
     if not self.small_stem:
       x = conv.max_pool_3x3(x)
     return x
@@ -182,11 +179,11 @@ def by_modality(
   """Runs a part once, or once for each modality if it is modality-specific.
 
   Args:
-    run: `(x, mask=, prefix=) -> x`.
+    run: `(x, mask, prefix) -> x`.
     modalities: 0 visible, 1 infrared; None counts as visible.
   """
   if not modality_specific:
-    return run(x, mask=mask, prefix='')
+    return run(x, mask, '')
   if modalities is None:
     modalities = jnp.zeros(x.shape[0], jnp.int32)
   infrared = modalities == 1
@@ -194,6 +191,6 @@ def by_modality(
   # Both parts run on all images and the results are selected: which images
   # are infrared is traced, and shapes are fixed. Masks keep their statistics
   # apart.
-  visible = run(x, mask=real & ~infrared, prefix='')
-  other = run(x, mask=real & infrared, prefix='infrared_')
+  visible = run(x, real & ~infrared, '')
+  other = run(x, real & infrared, 'infrared_')
   return jnp.where(norm.per_sample(infrared, visible.ndim), other, visible)

@@ -210,10 +210,11 @@ class Backbone(nn.Module):
   """Two convolutions and a shift."""
 
   @nn.compact
-  def __call__(self, x, *, train, mask=None, modalities=None, labels=None):
+  def __call__(self, x, ctx):
     convolutions = convnet.ConvNet((4, 8), name='convolutions')
-    x, _ = convolutions(x, train=train, mask=mask)
-    return dns.HeterogeneousShift(name='hss_4')(x, train=train, mask=mask)
+    x, _ = convolutions(x, ctx)
+    shift = dns.HeterogeneousShift(name='hss_4')
+    return shift(x, train=ctx.train, mask=ctx.mask)
 
 
 @pytest.mark.slow

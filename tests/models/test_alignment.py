@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax.models import alignment, reid, resnet
+from fedreid_jax.models.forward import ForwardCtx
 
 KEY = jax.random.key(0)
 LABELS = jnp.array([0, 0, 1, 1, 0, 1])
@@ -17,7 +18,7 @@ def network():
     patch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
     backbone = alignment.CMAlign('resnet18', 1 / 16, True, 1)
     model = reid.ReIDNet(backbone, 5, 'gem', 'bnneck')
-    init = jax.jit(lambda k, x: model.init(k, x, train=False))
+    init = jax.jit(lambda k, x: model.init(k, x, ForwardCtx(False)))
     variables = init(KEY, images())
     everyone = jnp.ones(6, bool)
     run = jax.jit(
@@ -35,10 +36,7 @@ def train(model, variables, batch, key, mask, labels):
   return model.apply(
     variables,
     batch,
-    train=True,
-    mask=mask,
-    modalities=MODALITIES,
-    labels=labels,
+    ForwardCtx(True, mask, MODALITIES, labels),
     rngs={'dropout': key},
     mutable=['batch_stats'],
   )
@@ -195,7 +193,7 @@ def test_three_maps_of_an_image_in_training_one_in_evaluation(network):
     assert aligned.has_positive.all() and aligned.has_negative.all()
   plain = jax.eval_shape(
     lambda v: model.apply(
-      v, images(), train=False, modalities=MODALITIES, labels=LABELS
+      v, images(), ForwardCtx(False, None, MODALITIES, LABELS)
     ),
     variables,
   )
@@ -258,7 +256,7 @@ def test_every_part_may_be_modality_specific():
   )
 
   def run(x):
-    variables = backbone.init(KEY, x, train=False, modalities=MODALITIES)
+    variables = backbone.init(KEY, x, ForwardCtx(False, None, MODALITIES))
     return train(backbone, variables, x, KEY, None, LABELS)[0]
 
   maps, _ = jax.eval_shape(run, images())

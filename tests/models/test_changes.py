@@ -9,6 +9,7 @@ from flax import linen as nn
 from fedreid_jax import errors
 from fedreid_jax.algorithms import agw, deen, dns, fedsr, lba, mixstyle, snr
 from fedreid_jax.models import networks, resnet
+from fedreid_jax.models.forward import ForwardCtx
 
 SMALL = {'name': 'resnet18', 'width': 1 / 32, 'small_stem': True}
 
@@ -23,7 +24,7 @@ def build(*components, **fields):
 def names(network):
   images = jnp.zeros((2, 16, 16, 1))
   init = jax.eval_shape(
-    lambda: network.init(jax.random.key(0), images, train=False)
+    lambda: network.init(jax.random.key(0), images, ForwardCtx(False))
   )
   return {
     '/'.join(k.key for k in p) for p, _ in jax.tree.leaves_with_path(init)

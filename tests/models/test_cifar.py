@@ -7,6 +7,7 @@ import toy
 
 from fedreid_jax.models import reid
 from fedreid_jax.models.backbones import resnet32
+from fedreid_jax.models.forward import ForwardCtx
 
 
 def images(num=4, size=8):
@@ -36,7 +37,8 @@ def test_resnet32_has_464_154_parameters():
     resnet32.CifarResNet(), 10, neck_kind='none', classifier_bias=True
   )
   params = jax.eval_shape(
-    lambda key: model.init(key, images(2, 32), train=False), jax.random.key(0)
+    lambda key: model.init(key, images(2, 32), ForwardCtx(False)),
+    jax.random.key(0),
   )['params']
   assert toy.num_parameters(params['backbone']) == expected == 463_504
   assert toy.num_parameters(params['classifier']) == 64 * 10 + 10
@@ -46,7 +48,9 @@ def test_resnet32_has_464_154_parameters():
 def test_stages_halve_the_map():
   backbone = resnet32.CifarResNet()
   (maps, extras), _ = jax.eval_shape(
-    lambda key: backbone.init_with_output(key, images(2, 32), train=False),
+    lambda key: backbone.init_with_output(
+      key, images(2, 32), ForwardCtx(False)
+    ),
     jax.random.key(0),
   )
   assert maps.shape == (2, 8, 8, 64)
@@ -76,8 +80,7 @@ def test_padded_samples_change_no_bit_whatever_they_hold():
       outputs, updated = model.apply(
         variables | {'params': params},
         batch,
-        train=True,
-        mask=mask,
+        ForwardCtx(True, mask),
         mutable=['batch_stats'],
       )
       real = jnp.where(mask[:, None], outputs.logits, 0)
@@ -98,7 +101,7 @@ def test_padded_samples_change_no_bit_whatever_they_hold():
 @pytest.mark.parametrize('blocks, layers', [(1, 8), (3, 20)])
 def test_depth_is_six_times_the_blocks_and_two(blocks, layers):
   params = jax.eval_shape(
-    lambda key: network(blocks=blocks).init(key, images(), train=False),
+    lambda key: network(blocks=blocks).init(key, images(), ForwardCtx(False)),
     jax.random.key(0),
   )['params']
   kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 1]

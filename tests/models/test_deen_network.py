@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax.models import deen, reid, resnet
+from fedreid_jax.models.forward import ForwardCtx
 
 MODALITIES = jnp.array([0, 1, 1, 0])
 KEY = jax.random.key(0)
@@ -28,9 +29,7 @@ def train(model, variables, batch, key, mask):
   return model.apply(
     variables,
     batch,
-    train=True,
-    mask=mask,
-    modalities=MODALITIES,
+    ForwardCtx(True, mask, MODALITIES),
     rngs={'dropout': key},
     mutable=['batch_stats'],
   )
@@ -65,7 +64,8 @@ def test_parameters_at_full_size_are_those_published():
     deen.DEEN('resnet50', last_stride=1), 395, 'gap', 'bnneck'
   )
   shapes = jax.eval_shape(
-    lambda key: model.init(key, jnp.zeros((2, 64, 32, 3)), train=False), KEY
+    lambda key: model.init(key, jnp.zeros((2, 64, 32, 3)), ForwardCtx(False)),
+    KEY,
   )['params']
   count = {
     name: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
@@ -86,7 +86,7 @@ def test_three_embeddings_in_training_one_in_evaluation(network):
   for whole, first in zip(every[:3], outputs[:3], strict=True):
     np.testing.assert_array_equal(whole[:4], first)
   plain = jax.eval_shape(
-    lambda v: model.apply(v, images(), train=False, modalities=MODALITIES),
+    lambda v: model.apply(v, images(), ForwardCtx(False, None, MODALITIES)),
     variables,
   )
   assert plain.feature.shape == (4, 32) and plain.extras == {}
@@ -101,7 +101,7 @@ def test_the_untrained_trunk_is_undisturbed(network):
     'gap',
     'bnneck',
   )
-  arguments = dict(train=False, modalities=MODALITIES)
+  ctx = ForwardCtx(False, modalities=MODALITIES)
   backbone = {
     name: leaf
     for name, leaf in variables['params']['backbone'].items()
@@ -109,12 +109,8 @@ def test_the_untrained_trunk_is_undisturbed(network):
   }
   kept = variables | {'params': variables['params'] | {'backbone': backbone}}
   np.testing.assert_array_equal(
-    jax.jit(lambda v, x: model.apply(v, x, **arguments))(
-      variables, images()
-    ).embedding,
-    jax.jit(lambda v, x: trunk.apply(v, x, **arguments))(
-      kept, images()
-    ).embedding,
+    jax.jit(lambda v, x: model.apply(v, x, ctx))(variables, images()).embedding,
+    jax.jit(lambda v, x: trunk.apply(v, x, ctx))(kept, images()).embedding,
   )
 
 
@@ -249,7 +245,7 @@ def test_every_part_may_be_modality_specific():
   backbone = deen.DEEN('resnet18', 1 / 16, True, 1, modality_specific_stages=5)
 
   def run(x):
-    variables = backbone.init(KEY, x, train=False, modalities=MODALITIES)
+    variables = backbone.init(KEY, x, ForwardCtx(False, None, MODALITIES))
     return train(backbone, variables, x, KEY, None)[0]
 
   maps, _ = jax.eval_shape(run, images())

@@ -103,7 +103,7 @@ class Loop(nn.Module):
   length: int | None = 5
 
   @nn.compact
-  def __call__(self, images, **inputs):
+  def __call__(self, images, ctx, num_identities):
     kernel = self.param('kernel', nn.initializers.ones, (3, 3))
     unused = self.param('unused', nn.initializers.ones, (3, 7))
     x = images.reshape(-1, 3)

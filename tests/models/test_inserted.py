@@ -9,6 +9,7 @@ from flax import traverse_util
 
 from fedreid_jax.losses import style as style_loss
 from fedreid_jax.models import reid, resnet
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import inserted
 
 KEY = jax.random.key(0)
@@ -130,7 +131,7 @@ def test_parameters_of_agw(private, expected):
   )
   model = reid.ReIDNet(backbone, 4, pooling='gem', neck_kind='bnneck')
   shapes = jax.eval_shape(
-    lambda: model.init(KEY, jnp.zeros((2, 64, 32, 3)), train=False)
+    lambda: model.init(KEY, jnp.zeros((2, 64, 32, 3)), ForwardCtx(False))
   )['params']
   shapes.pop('classifier')
   assert sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) == expected
@@ -301,7 +302,9 @@ def test_resnet50_with_modules_has_three_percent_more_parameters():
   """2 D of the affine, D^2/16 + D/16 and D^2/16 + D of the gate."""
   backbone = resnet.ResNet('resnet50', plugins=(inserted.after_stages(),))
   shapes = jax.eval_shape(
-    lambda key: backbone.init(key, jnp.zeros((2, 64, 32, 3)), train=False),
+    lambda key: backbone.init(
+      key, jnp.zeros((2, 64, 32, 3)), ForwardCtx(False)
+    ),
     jax.random.key(0),
   )
   flat = traverse_util.flatten_dict(shapes['params'], sep='/')
@@ -353,8 +356,7 @@ def test_padded_samples_change_no_bit_in_a_network(network):
       outputs, updated = network.apply(
         variables | {'params': params},
         batch,
-        train=True,
-        mask=mask,
+        ForwardCtx(True, mask),
         mutable=['batch_stats'],
       )
       total = jnp.where(mask[:, None], outputs.logits, 0).sum()
@@ -380,7 +382,7 @@ def test_a_test_does_not_pay_for_the_extras(network):
   variables = init(network, images())
 
   def flops(read):
-    run = jax.jit(lambda v, x: read(network.apply(v, x, train=False)))
+    run = jax.jit(lambda v, x: read(network.apply(v, x, ForwardCtx(False))))
     return run.lower(variables, images()).compile().cost_analysis()['flops']
 
   embedding = flops(lambda outputs: outputs.embedding)

@@ -9,6 +9,7 @@ from flax import traverse_util
 
 from fedreid_jax import errors
 from fedreid_jax.models import networks, resnet
+from fedreid_jax.models.forward import ForwardCtx
 
 
 def make(num_classes=6, **changes):
@@ -64,7 +65,7 @@ def measured(model, variables, *inputs, **given):
 
 def shapes_of(model, size=(8, 8, 3)):
   return jax.eval_shape(
-    lambda key: model.init(key, jnp.zeros((2, *size)), train=False),
+    lambda key: model.init(key, jnp.zeros((2, *size)), ForwardCtx(False)),
     jax.random.key(0),
   )
 
@@ -82,7 +83,7 @@ def test_parameter_counts_are_those_of_torchvision(name, trunk, features):
   model = make(name=name, width=1.0, small_stem=False)
   outputs, variables = jax.eval_shape(
     lambda key: model.init_with_output(
-      key, jnp.zeros((2, 64, 32, 3)), train=False
+      key, jnp.zeros((2, 64, 32, 3)), ForwardCtx(False)
     ),
     jax.random.key(0),
   )
@@ -106,7 +107,7 @@ def test_last_stride_keeps_a_finer_map(last_stride, size):
   backbone = resnet.ResNet('resnet18', 0.0625, False, last_stride)
   (maps, _), _ = jax.eval_shape(
     lambda key: backbone.init_with_output(
-      key, jnp.zeros((2, 64, 32, 3)), train=False
+      key, jnp.zeros((2, 64, 32, 3)), ForwardCtx(False)
     ),
     jax.random.key(0),
   )
@@ -187,7 +188,7 @@ def test_padded_identities_score_a_large_negative():
   @jax.jit
   def logits(num):
     return model.apply(
-      variables, jnp.asarray(images()), train=False, num_identities=num
+      variables, jnp.asarray(images()), ForwardCtx(False), num
     ).logits
 
   free = apply(model, variables, images())
@@ -215,8 +216,7 @@ def test_padded_samples_change_no_bit_whatever_they_hold(name, neck):
       outputs, updated = model.apply(
         variables | {'params': params},
         batch,
-        train=True,
-        mask=mask,
+        ForwardCtx(True, mask),
         mutable=['batch_stats'],
         rngs={'dropout': jax.random.key(1)},
       )
@@ -256,7 +256,7 @@ def test_bfloat16_keeps_float32_parameters_statistics_and_outputs(name):
   for leaf in jax.tree.leaves((variables, outputs, updated)):
     assert leaf.dtype == jnp.float32
   maps = jax.eval_shape(
-    lambda x: half.bind(variables).backbone(x, train=False)[0], images()
+    lambda x: half.bind(variables).backbone(x, ForwardCtx(False))[0], images()
   )
   assert maps.dtype == jnp.bfloat16
   expected = apply(exact, variables, images())

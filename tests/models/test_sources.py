@@ -13,6 +13,7 @@ from fedreid_jax.apps.deploy import conversion
 from fedreid_jax.core import trees
 from fedreid_jax.models import resnet, weights
 from fedreid_jax.models.backbones import osnet, vit
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.weights import positions, sources
 
 
@@ -44,7 +45,7 @@ def assert_outputs_agree(made, tmp_path):
   def apply(leaves, images):
     variables = {n.replace('/backbone', '', 1): x for n, x in leaves.items()}
     variables = trees.unflatten(variables)
-    return made.network.apply(variables, images, train=False)[0]
+    return made.network.apply(variables, images, ForwardCtx(False))[0]
 
   images = jnp.asarray(weight_files.images(made.image))
   maps = apply({n: loaded[n] for n in names}, images)

@@ -15,6 +15,7 @@ from fedreid_jax import errors
 from fedreid_jax.algorithms import snr
 from fedreid_jax.core import trees
 from fedreid_jax.models import networks, reid, resnet, weights
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.weights import pytorch
 
 ABOUT = {'name': 'toy', 'model': {'name': 'convnet'}, 'world_seed': 1000}
@@ -162,7 +163,7 @@ def network(depth='resnet18', width=1 / 32, last_stride=2, small_stem=False):
 def zeros(model):
   """Variables of the right shapes, every leaf zero."""
   shapes = jax.eval_shape(
-    lambda key: model.init(key, jnp.zeros((2, 64, 32, 3)), train=False),
+    lambda key: model.init(key, jnp.zeros((2, 64, 32, 3)), ForwardCtx(False)),
     jax.random.key(0),
   )
   flat = trees.flatten(shapes)

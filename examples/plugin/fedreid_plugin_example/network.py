@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
 
 
@@ -35,11 +36,8 @@ class Strided(nn.Module):
   dtype: Any = jnp.float32
 
   @nn.compact
-  def __call__(
-    self, x, *, train: bool, mask=None, modalities=None, labels=None
-  ):
+  def __call__(self, x, ctx: ForwardCtx):
     """Maps `[B, H, W, ch]` to (maps `[B, h, w, D]`, extras)."""
-    del modalities, labels
     for k in range(self.blocks):
       x = conv.Conv(
         self.channels * 2**k,
@@ -50,7 +48,7 @@ class Strided(nn.Module):
         name=f'conv{k}',
       )(x)
       bn = norm.BatchNorm(dtype=self.dtype, name=f'bn{k}')
-      x = norm.relu(bn(x, train=train, mask=mask))
+      x = norm.relu(bn(x, train=ctx.train, mask=ctx.mask))
     return x, {}
 
 

@@ -22,10 +22,11 @@ from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
 
 CHANNELS = (64, 256, 384, 512)
@@ -192,16 +193,11 @@ class OSNet(nn.Module):
   def __call__(
     self,
     x: Float[Array, 'B H W ch'],
-    *,
-    train: bool,
-    mask: Bool[Array, ' B'] | None = None,
-    modalities: Int[Array, ' B'] | None = None,
-    labels: Int[Array, ' B'] | None = None,
+    ctx: ForwardCtx,
   ) -> tuple[Float[Array, 'B h w D'], dict]:
     """Maps `[B, H, W, ch]` to (`[B, H / 16, W / 16, D]`, no extras)."""
-    del modalities, labels
     channels = [round(self.width * c) for c in CHANNELS]
-    given = {'train': train, 'mask': mask}
+    given = {'train': ctx.train, 'mask': ctx.mask}
     layer = functools.partial(ConvLayer, dtype=self.dtype)
     kind = 'instance' if self.ain else 'batch'
     x = layer(channels[0], name='conv1', size=7, stride=2, normalised=kind)(

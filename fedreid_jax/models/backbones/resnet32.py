@@ -4,9 +4,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from fedreid_jax.core.types import Array
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
 
 
@@ -64,24 +65,19 @@ class CifarResNet(nn.Module):
   def __call__(
     self,
     x: Float[Array, 'B H W ch'],
-    *,
-    train: bool,
-    mask: Bool[Array, ' B'] | None = None,
-    modalities: Int[Array, ' B'] | None = None,
-    labels: Int[Array, ' B'] | None = None,
+    ctx: ForwardCtx,
   ) -> tuple[Float[Array, 'B h w D'], dict]:
     """Maps `[B, H, W, ch]` to (`[B, H / 4, W / 4, D]`, no extras)."""
-    del modalities, labels
     x = conv.Conv(
       self.features[0], (3, 3), padding=1, dtype=self.dtype, name='conv1'
     )(x)
     bn = norm.BatchNorm(dtype=self.dtype, name='bn1')
-    x = norm.relu(bn(x, train=train, mask=mask))
+    x = norm.relu(bn(x, train=ctx.train, mask=ctx.mask))
     for stage, features in enumerate(self.features, start=1):
       for i in range(self.blocks):
         stride = 2 if stage > 1 and i == 0 else 1
         block = Block(features, stride, self.dtype, name=f'layer{stage}_{i}')
-        x = block(x, train=train, mask=mask)
+        x = block(x, train=ctx.train, mask=ctx.mask)
     return x, {}
 
 

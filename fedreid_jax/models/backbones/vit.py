@@ -24,11 +24,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array
+from fedreid_jax.models.forward import ForwardCtx
 
 EPSILON = 1e-6
 CLIP_EPSILON = 1e-5  # of all its layers
@@ -194,15 +195,9 @@ class ViT(nn.Module):
   def __call__(
     self,
     x: Float[Array, 'B H W ch'],
-    *,
-    train: bool,
-    mask: Bool[Array, ' B'] | None = None,
-    modalities: Int[Array, ' B'] | None = None,
-    labels: Int[Array, ' B'] | None = None,
-    cameras: Int[Array, ' B'] | None = None,
+    ctx: ForwardCtx,
   ) -> tuple[Float[Array, 'B 1 1 D'], dict]:
     """Maps `[B, H, W, ch]` to (`[B, 1, 1, D]`, no extras)."""
-    del mask, modalities, labels
     size = SIZES[self.options.size]
     stride = self.options.stride or size.patch
     x = nn.Conv(
@@ -221,8 +216,8 @@ class ViT(nn.Module):
     tokens = jnp.concatenate([token.astype(tokens.dtype), tokens], axis=1)
     positions = self.param('pos_embed', _INIT, (1, *tokens.shape[1:]))
     tokens = tokens + positions.astype(tokens.dtype)
-    if self.takes_cameras:
-      tokens = self._with_cameras(tokens, cameras)
+    if self.options.cameras:
+      tokens = self._with_cameras(tokens, ctx.cameras)
     if self.options.pre_norm:
       tokens = _norm('norm_pre', self.options)(tokens).astype(self.dtype)
     skips = np.linspace(0, self.options.drop_path, size.blocks).tolist()
@@ -230,13 +225,8 @@ class ViT(nn.Module):
       block = Block(
         size.heads, skip, self.options, self.dtype, name=f'blocks_{i}'
       )
-      tokens = block(self._prompted(tokens, i), train=train)
+      tokens = block(self._prompted(tokens, i), train=ctx.train)
     return _norm('norm', self.options)(tokens[:, :1])[:, :, None], {}
-
-  @property
-  def takes_cameras(self) -> bool:
-    """Whether the network has embeddings of cameras."""
-    return self.options.cameras > 0
 
   def _with_cameras(self, tokens: Array, cameras: Array | None) -> Array:
     """Adds the embeddings of cameras; a camera without one adds nothing."""

@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Bool, Float, Float32
 
 from fedreid_jax.core.types import Array
+from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
 
 # `(stage from 1, block from 0, blocks of the stage, channels) -> module` or
@@ -30,8 +31,7 @@ def after(
   rules: Sequence[Rule],
   place: tuple[int, int, int],  # stage, block and blocks, as in a `Rule`
   x: Float[Array, 'B h w D'],
-  train: bool,
-  mask: Bool[Array, ' B'] | None,
+  ctx: ForwardCtx,
   extras: dict,
 ) -> Float[Array, 'B h w D']:
   """Applies the modules of the rules for the place after a block, in order."""
@@ -39,7 +39,7 @@ def after(
     module = rule(*place, x.shape[-1])
     if module is None:
       continue
-    made = module(x, train=train, mask=mask)
+    made = module(x, train=ctx.train, mask=ctx.mask)
     if isinstance(made, tuple):
       made, more = made
       extras |= more

@@ -1,0 +1,53 @@
+"""The context of a forward pass, which every network receives beside images."""
+
+import inspect
+from typing import NamedTuple
+
+from flax import linen as nn
+from jaxtyping import Bool, Int
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import Array
+
+
+class ForwardCtx(NamedTuple):
+  """All that a network may know about a batch beside its pixels.
+
+  Attributes:
+    train: whether it trains, so that layers use the statistics of the batch. It
+      is never traced.
+    mask: False for padded samples, which do not enter statistics; None if all
+      are real.
+    modalities: 0 visible, 1 infrared; None counts as visible.
+    labels: identities, in training only.
+    cameras: number of the camera of each image, in training only.
+  """
+
+  train: bool
+  mask: Bool[Array, ' B'] | None = None
+  modalities: Int[Array, ' B'] | None = None
+  labels: Int[Array, ' B'] | None = None
+  cameras: Int[Array, ' B'] | None = None
+
+
+def check(module: nn.Module, where: str) -> None:
+  """Refuses a network that is not called as `module(images, ctx)`.
+
+  Args:
+    where: field that names the network, for the message.
+
+  Raises:
+    ConfigError: the message says what the keywords of earlier versions are now.
+  """
+  signature = inspect.signature(type(module).__call__)
+  try:
+    signature.bind_partial(module, None, None)
+  except TypeError as error:
+    old = [name for name in ForwardCtx._fields if name in signature.parameters]
+    name, taken = type(module).__name__, ', '.join(old) or 'no context'
+    raise errors.ConfigError(
+      f'{name}.__call__ takes {taken}',
+      where,
+      'renamed to one argument: define __call__(self, images, ctx) and read '
+      f'{", ".join(f"ctx.{name}" for name in old or ("train", "mask"))}',
+    ) from error
