@@ -412,3 +412,23 @@ def test_a_run_whose_folder_was_replaced_stops(
     loop.train(small, workdir)
   assert info.value.exit_code == 7
   assert list(workdir.iterdir()) == []
+
+
+def test_evaluations_are_numbered_and_the_last_one_is_not(
+  small, built_once, tmp_path, monkeypatch
+):
+  """Evaluators with a period run by the number (`Evaluator.is_due`)."""
+  numbers, made = [], build.build
+
+  def spied(config, root=None):
+    setup = made(config, root)
+
+    def evaluate(*models, number, **given):
+      numbers.append(number)
+      return setup.evaluate(*models, number=number, **given)
+
+    return setup._replace(evaluate=evaluate)
+
+  monkeypatch.setattr(build, 'build', spied)
+  loop.train(small, tmp_path)
+  assert numbers == [0, 1, None]
