@@ -51,8 +51,9 @@ def main(argv: list[str]) -> None:
   """Prints mAP of the start on both kinds of photographs."""
   del argv
   name, _, argument = _RECIPE.value.partition(':')
-  config = validation.validate(recipes.recipe(name, argument))
-  config.evaluation.batch_stats = 'running'
+  chosen = recipes.recipe(name, argument)
+  chosen.evaluation.batch_stats = 'running'
+  config = validation.validate(chosen)
   load: Callable[..., Federation] = build.load.load
   for kind, made in (
     ('as they are', load),

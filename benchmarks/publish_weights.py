@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
   described = recorder.read_object(workdir / run_files.DESCRIBED)
   results = recorder.read_object(workdir / recorder.RESULTS)
   network = config.model.name
-  settings = {k: config.model[k] for k in _FIELDS[network]}
+  settings = {k: getattr(config.model, k) for k in _FIELDS[network]}
   option = '' if network == 'convnet' else f':network={network}'
   about: dict[str, Any] = {
     'name': _NAME.value,

@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fedreid_jax import load_config
+from fedreid_jax.config import validation
+
 PLACES = 'Bahnhof Süd', 'Straße', 'café', '駅'
 ORIENTATION = 0x0112  # the tag of EXIF
 TURNED = 6  # the right side of the file is the top of the scene
@@ -104,3 +107,9 @@ def manifest(root: Path, *columns: str, people: int = 4) -> Path:
     writer.writeheader()
     writer.writerows(rows)
   return root
+
+
+def configured(fields):
+  """The fields of `data` of a run on photographs, typed."""
+  config = load_config('fedpav:photos', data=fields)
+  return validation.validate(config).data

@@ -31,19 +31,41 @@ __all__ = [
 ]
 
 
+def replaced(config, fields):
+  """Returns a configuration, or a group, with fields changed by full names."""
+  for name, value in fields.items():
+    group, _, field = name.rpartition('.')
+    if group in getattr(config, 'options', {}):
+      changed = dataclasses.replace(config.options[group], **{field: value})
+      group, value = 'options', {**config.options, group: changed}
+    elif group:
+      value = dataclasses.replace(getattr(config, group), **{field: value})
+    config = dataclasses.replace(config, **{group or field: value})
+  return config
+
+
 def synthetic_config(identities=4):
   """A round on two synthetic domains with small images, tested on a third.
 
   Args:
     identities: of each domain, with four images each.
   """
-  config = toy_config()
-  config.data.sources, config.data.targets = ('plaza', 'campus'), ('mall',)
-  config.data.height, config.data.width = 16, 8
-  config.data.identities = config.data.target_identities = identities
-  config.data.shots = config.data.cameras = 2
-  config.execution.devices = 1
-  config.rounds = config.evaluation.every = 1
+  config = replaced(
+    toy_config(),
+    {
+      'data.sources': ('plaza', 'campus'),
+      'data.targets': ('mall',),
+      'data.height': 16,
+      'data.width': 8,
+      'data.identities': identities,
+      'data.target_identities': identities,
+      'data.shots': 2,
+      'data.cameras': 2,
+      'execution.devices': 1,
+      'rounds': 1,
+      'evaluation.every': 1,
+    },
+  )
   return config
 
 

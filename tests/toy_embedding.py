@@ -72,10 +72,18 @@ def make(
     components: those that change the network.
     **model: fields of `model`.
   """
-  config = toy.toy_config()
-  config.data.height, config.data.width, _ = shape
-  config.data.mean, config.data.std = MEAN, STD
-  config.evaluation.flip, config.evaluation.feature = flip, feature
+  config = toy.replaced(
+    toy.toy_config(),
+    {
+      'data.height': shape[0],
+      'data.width': shape[1],
+      **{f'model.{name}': value for name, value in model.items()},
+      'data.mean': MEAN,
+      'data.std': STD,
+      'evaluation.flip': flip,
+      'evaluation.feature': feature,
+    },
+  )
   for name, value in model.items():
     config.model[name] = value
   changes = [

@@ -64,9 +64,10 @@ def toy_run(
     components: of its method.
     infrared: whether every second image is.
   """
-  config = toy.toy_config()
-  config.name, config.components = 'toy', components
-  config.evaluation.batch = 8
+  config = toy.replaced(
+    toy.toy_config(),
+    {'name': 'toy', 'components': components, 'evaluation.batch': 8},
+  )
   clients = tuple(toy.toy_client(name, toy.SIZES[name]) for name in toy.SIZES)
   if infrared:
     clients = tuple(c._replace(modalities=c.cameras) for c in clients)

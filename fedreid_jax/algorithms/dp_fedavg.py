@@ -58,7 +58,7 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.core import trees
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Range, is_default
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
 from fedreid_jax.method import accounting
 from fedreid_jax.method.accounting import Mechanism
@@ -199,7 +199,7 @@ def rules(given: Given) -> Iterator[Rule]:
   yield (
     c.fraction < 1
     and not sums  # clients who know each other: sampling does not count
-    and not given.is_default('availability'),
+    and not is_default(c.availability),
     'availability',
     'who is available breaks the random sampling of a guarantee',
     'keep its defaults, or set fraction to 1.0',

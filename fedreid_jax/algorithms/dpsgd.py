@@ -108,7 +108,7 @@ def rules(given: Given) -> Iterator[Rule]:
   )
   for field in ('triplet', 'circle', 'weighted_triplet'):
     yield (
-      c.loss[field] > 0,
+      getattr(c.loss, field) > 0,
       f'loss.{field}',
       f'{given.name} cannot bound a loss of pairs, no function of one person',
       'set it to 0.0',

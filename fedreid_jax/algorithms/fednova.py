@@ -61,7 +61,7 @@ def rules(given: Given) -> Iterator[Rule]:
   mu = given.options.mu
   for other in given.others:
     if 'proximal' in other.properties:
-      used = given.config[other.name].mu
+      used = given.config.options[other.name].mu
       yield (
         mu != used,
         f'{given.name}.mu',

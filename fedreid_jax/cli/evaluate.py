@@ -33,7 +33,7 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import run
-from fedreid_jax.config import validation
+from fedreid_jax.config import load
 
 _CHECKPOINT = run.define_checkpoint()
 _CHANGES = run.define_set()
@@ -64,9 +64,10 @@ def main(argv: list[str]) -> None:
     workdir = run.given_workdir()
     chosen = run.saved_config(workdir, _CHANGES.value)
     if _ENSEMBLE.value:
-      chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
       # The saved configuration was validated with other ensembles.
-      validation.validate(chosen)
+      chosen = load.with_fields(
+        chosen, {'evaluation.ensemble': tuple(_ENSEMBLE.value)}
+      )
     if _MODALITY_GAP.value and _STRANGERS.value:
       raise errors.ConfigError(
         'two flags', '--modality_gap and --strangers', 'give one of them'

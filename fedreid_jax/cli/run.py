@@ -16,13 +16,16 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags, logging
 
 from fedreid_jax import errors
 from fedreid_jax.config import load, parsing, recipes, schema
 from fedreid_jax.core import plugins
+
+if TYPE_CHECKING:  # the import of all parts of a method takes a second
+  from fedreid_jax.config.configuration import Config
 
 FLAGS = flags.FLAGS
 PREFIX = 'config.'  # begins the name of every flag of a field
@@ -134,7 +137,7 @@ def guarded(
   exit_on_error(run, _DEBUG.value)
 
 
-def config():
+def config() -> 'Config':
   """Returns the validated configuration of the command line.
 
   Raises:
@@ -149,7 +152,7 @@ def config():
   return validation.validate(_given[0])
 
 
-def saved_config(folder: Path, changes: list[str]):
+def saved_config(folder: Path, changes: list[str]) -> 'Config':
   """Reads the configuration of a run as JSON and changes it by KEY=VALUE."""
   if _CONFIG.value is not None:
     return config()
@@ -223,7 +226,7 @@ def workdir() -> Path:
   ).absolute()
 
 
-def digest(chosen: Any) -> str:
+def digest(chosen: 'Config') -> str:
   """Eight hexadecimal digits that identify a configuration."""
   # Only fields that differ from their defaults, so that a later version with
   # more methods finds the same folder.
@@ -249,7 +252,7 @@ def parse(default: str | None, argv: list[str]) -> list[str]:
     fields: Mapping[str, Any] = {}
     # The import of what declares the fields takes a second.
     if spec or any(arg.startswith('-') for arg in args):
-      fields = schema.fields(schema.named(config) if spec else ())
+      fields = schema.fields(schema.named(config) if config else ())
     rest, pairs = read_flags(args, FLAGS, fields)
     try:
       parsed.extend(FLAGS([argv[0], *rest]))

@@ -1,11 +1,14 @@
 """A configuration as typed values: its own fields and those of every group.
 
 A group is declared beside the code that reads it, and the fields of a component
-beside its `make`. Recipes edit a ConfigDict of the same names.
+beside its `make`. Recipes edit a ConfigDict of the same names, and `validate`
+returns the frozen `Config`.
 """
 
 import dataclasses
-from typing import Annotated, Literal
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from fedreid_jax.core.options import SEED, Mark, Natural, Positive, Range
 from fedreid_jax.core.secret import Privacy
@@ -83,11 +86,51 @@ class Run:
   ] = 'auto'
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Run):
+  """A validated configuration.
+
+  A group is handed to the code that declares it; fields are replaced with
+  `dataclasses.replace`, and `validate` checks the result.
+
+  Attributes:
+    options: `Options` of the built-in components and networks, and of the
+      plug-ins that the configuration names, by the name of their group.
+  """
+
+  data: Data
+  model: Model
+  local: Local
+  optim: Optim
+  loss: Loss
+  augment: Augment
+  evaluation: Evaluation
+  execution: Execution
+  availability: Availability
+  privacy: Privacy
+  options: Mapping[str, Any]
+
+
+OWN = tuple(field.name for field in dataclasses.fields(Run))
 # The groups by name, in the order of `--help`.
-GROUPS = {
-  declaration.__name__.lower(): declaration
-  for declaration in (
-    *(Data, Model, Local, Optim, Loss, Augment, Evaluation),
-    *(Execution, Availability, Privacy),
-  )
+GROUPS: dict[str, type] = {
+  name: kind
+  for name, kind in typing.get_type_hints(Config).items()
+  if name not in (*OWN, 'options')
 }
+
+
+def frozen(config: Any, declarations: Mapping[str, Any]) -> Config:
+  """Returns the values of a ConfigDict whose fields all have been checked.
+
+  Args:
+    declarations: of every group, as `schema.groups`.
+  """
+  made: dict[str, Any] = {
+    name: declaration(**config[name])
+    for name, declaration in declarations.items()
+    if name
+  }
+  own: dict[str, Any] = {name: config[name] for name in OWN}
+  own |= {name: made.pop(name) for name in GROUPS}
+  return Config(**own, options=made)

@@ -5,7 +5,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ml_collections import ConfigDict
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import parsing, recipes, renamed, schema
@@ -14,6 +16,9 @@ from fedreid_jax.core.options import Field
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluators
 from fedreid_jax.models import backbones
+
+if TYPE_CHECKING:  # the import of all parts of a method takes a second
+  from fedreid_jax.config.configuration import Config
 
 # Fields that earlier runs of this edition have not saved; their defaults are
 # what those runs did.
@@ -78,7 +83,7 @@ def load_config(
   return change(config.lock(), named | own)
 
 
-def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
+def load_saved(workdir: Path, changes: Sequence[str] = ()) -> 'Config':
   """Reads the configuration of a run from JSON, without executing its recipe.
 
   Args:
@@ -113,7 +118,7 @@ def check_plug_ins(saved: Mapping[str, Any], path: Path) -> None:
   schema.check_plug_ins(parsing.flatten(dict(saved)), str(path))
 
 
-def _validated(config: Any) -> Any:
+def _validated(config: ConfigDict) -> 'Config':
   # The import of JAX takes a second, and not every command needs it.
   from fedreid_jax.config import validation
 
@@ -126,6 +131,19 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
   Raises:
     ConfigError: if a field does not exist, or a value is not valid.
   """
+  _set(config, values)
+  _validated(config)
+  return config
+
+
+def with_fields(config: 'Config', values: Mapping[str, Any]) -> 'Config':
+  """Returns a configuration with some fields changed, as `change`."""
+  made = schema.editable(config)
+  _set(made, values)
+  return _validated(made)
+
+
+def _set(config: Any, values: Mapping[str, Any]) -> None:
   # Names of plug-ins are set first, because other fields belong to plug-ins.
   for name in sorted(values, key=lambda one: one not in schema.PLUGGED):
     known, value = parsing.flatten(schema.complete(config)), values[name]
@@ -139,10 +157,10 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
       raise errors.ConfigError(
         f'{value!r}: {error}', name, 'give a value of its type'
       ) from error
-  return _validated(schema.complete(config))
+  schema.complete(config)
 
 
-def identity(config: Any) -> Any:
+def identity(config: 'Config | ConfigDict') -> Any:
   """Returns `schema.identity` with the version of the synthetic world."""
   # The name without a version means the newest one, which may change.
   kept = schema.identity(config)
@@ -150,7 +168,7 @@ def identity(config: Any) -> Any:
   return kept
 
 
-def to_json(config: Any) -> dict[str, Any]:
+def to_json(config: 'Config | ConfigDict') -> dict[str, Any]:
   """Returns a configuration as the object in config.json."""
   return json.loads(identity(config).to_json_best_effort())
 

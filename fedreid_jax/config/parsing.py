@@ -27,7 +27,7 @@ PRESET = 'synthetic'  # if none is given
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
   """Returns `{'data.height': 64, ...}`."""
   flat: dict[str, Any] = {}
-  for key, value in config.items():
+  for key, value in schema.editable(config).items():
     if isinstance(value, ConfigDict | dict):
       flat |= flatten(value, f'{prefix}{key}.')
     else:

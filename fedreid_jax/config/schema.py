@@ -5,10 +5,11 @@ paper. Fields are declared beside the code that reads them (`configuration`);
 those of a component are declared in the `Options` next to its `make`.
 """
 
+import dataclasses
 import functools
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_collections
 
@@ -19,6 +20,9 @@ from fedreid_jax.core.options import Mark
 from fedreid_jax.core.plugins import Plugin
 from fedreid_jax.evaluation import evaluators
 from fedreid_jax.models import backbones
+
+if TYPE_CHECKING:  # the import of all parts of a method takes a second
+  from fedreid_jax.config.configuration import Config
 
 ConfigDict = ml_collections.ConfigDict
 Named = tuple[Plugin, str]  # a plug-in: its kind and its name
@@ -94,10 +98,18 @@ def fields(named: Sequence[Named] = ()) -> dict[str, options.Field]:
   }
 
 
-def is_default(config: Any, group: str) -> bool:
-  """Returns whether all fields of a group have their defaults."""
-  values = {f.name: f.default for f in options.fields(groups()[group])}
-  return config[group].to_dict() == values
+def editable(config: 'Config | ConfigDict') -> Any:
+  """Returns the ConfigDict with the values of a configuration, locked.
+
+  A ConfigDict is returned unchanged.
+  """
+  if not dataclasses.is_dataclass(config):
+    return config
+  values: dict[str, Any] = {**vars(config)}
+  groups = values.pop('options')
+  for name, value in (*values.items(), *groups.items()):
+    values[name] = {**vars(value)} if dataclasses.is_dataclass(value) else value
+  return ConfigDict(values).lock()
 
 
 def reporting() -> frozenset[str]:
@@ -110,12 +122,12 @@ def marked(mark: Mark, named: Sequence[Named] = ()) -> list[str]:
   return [name for name, field in fields(named).items() if mark in field.marks]
 
 
-def identity(config: Any) -> Any:
+def identity(config: 'Config | ConfigDict') -> Any:
   """Copies a configuration without the fields of `reporting`.
 
   Configurations with equal copies describe the same run.
   """
-  kept = config.copy_and_resolve_references()
+  kept = editable(config).copy_and_resolve_references()
   with kept.unlocked():
     for name in reporting():
       group, _, field = name.rpartition('.')
@@ -125,25 +137,26 @@ def identity(config: Any) -> Any:
   return kept
 
 
-def in_use(config: Any, mark: Mark) -> list[str]:
+def in_use(config: 'Config | ConfigDict', mark: Mark) -> list[str]:
   """The full names of the fields with a mark that have an effect.
 
   Their values are neither zero nor empty, and the component of such a field is
   listed, or the network has its name. A saved configuration may lack fields.
   """
-  own = {plugins.group_of(name) for name in config.get('components', ())}
-  own |= {config.get('model', {}).get('name')}
+  given = editable(config)
+  own = {plugins.group_of(name) for name in given.get('components', ())}
+  own |= {given.get('model', {}).get('name')}
   idle = {*_built_in(), *plugins.available(backbones)} - own
   found = []
-  for name in marked(mark, named(config)):
+  for name in marked(mark, named(given)):
     group, _, field = name.rpartition('.')
-    values = config.get(group, {}) if group else config
+    values = given.get(group, {}) if group else given
     if group not in idle and values.get(field):
       found.append(name)
   return found
 
 
-def plug_ins(config: Any) -> tuple[Named, ...]:
+def plug_ins(config: 'Config | ConfigDict') -> tuple[Named, ...]:
   """The plug-ins that a configuration names, with their kinds.
 
   Raises:
@@ -162,7 +175,7 @@ def evaluators_of_package() -> tuple[Named, ...]:
   return tuple((plugins.EVALUATOR, name) for name in names)
 
 
-def named(config: Any) -> tuple[Named, ...]:
+def named(config: 'Config | ConfigDict') -> tuple[Named, ...]:
   """The parts that add a group to a configuration by being named.
 
   They are plug-ins and evaluators, with their kinds.
@@ -172,7 +185,7 @@ def named(config: Any) -> tuple[Named, ...]:
   """
   found = []
   for plugin in KINDS:
-    value: Any = config
+    value: Any = editable(config)
     for part in plugin.field.split('.'):
       value = value.get(part, '') if hasattr(value, 'get') else ''
     if new := renamed.value(plugin.field, value):

@@ -4,23 +4,25 @@ Combinations are checked with the components of the method, whose own rules are
 in their modules (`method.rules`). No backend of JAX is started.
 """
 
-import functools
 import importlib
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import parsing, schema
-from fedreid_jax.core import plugins
+from fedreid_jax.config import configuration, parsing, schema
+from fedreid_jax.config.configuration import Config
+from fedreid_jax.core import options, plugins
 from fedreid_jax.evaluation.target_stats import RULES as ON_GALLERY
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.rules import DIVIDE_PERSONS, Given, Rule
 from fedreid_jax.round import compose
 
 
-def validate(config: Any) -> Any:
-  """Returns the configuration if it is valid.
+def validate(config: ConfigDict | Config) -> Config:
+  """Returns a configuration as typed values if it is valid.
 
   Raises:
     ConfigError: with the problem, the field and the remedy.
@@ -38,50 +40,52 @@ def validate(config: Any) -> Any:
         'create the configuration with schema.default()',
       )
     parsing.check(name, known[name], found[name])
-  for wrong, where, what, fix in _rules(config):
+  declared = schema.groups(schema.named(config))
+  frozen = configuration.frozen(schema.editable(config), declared)
+  for wrong, where, what, fix in _rules(frozen):
     if wrong:
       raise errors.ConfigError(what, where, fix)
-  return config
+  return frozen
 
 
-def _rules(c: Any) -> Iterator[Rule]:
+def _rules(c: Config) -> Iterator[Rule]:
   # The rules of the fields come first: the components, which are made for the
   # rules of the method, need valid options.
   for part in (_run, _availability, _data, _training, _evaluation, _method):
     yield from part(c)
 
 
-def load_components(c: Any) -> tuple[Component, ...]:
+def load_components(c: Config) -> tuple[Component, ...]:
   """Returns the components of a configuration's method, in order."""
   own = {plugins.group_of(name): arguments(c, name) for name in c.components}
   return compose.load(c.components, own, algorithms)
 
 
-def is_private(c: Any) -> bool:
+def is_private(c: Config) -> bool:
   """Whether a component of a configuration's method claims a guarantee."""
   return any(component.claim for component in load_components(c))
 
 
-def arguments(c: Any, name: str) -> dict[str, Any]:
+def arguments(c: Config, name: str) -> dict[str, Any]:
   """Returns the hyper-parameters of a component or a plug-in by its name."""
-  return dict(c.get(plugins.group_of(name), {}))
+  own = c.options.get(plugins.group_of(name))
+  return dict(vars(own)) if own else {}
 
 
-def _method(c: Any) -> Iterator[Rule]:
+def _method(c: Config) -> Iterator[Rule]:
   components = load_components(c)
   yield from _of_properties(c, components)
-  is_default = functools.partial(schema.is_default, c)
   for k, name in enumerate(c.components):
     full_name = plugins.full_name(name, plugins.COMPONENT, algorithms)
     module, group = importlib.import_module(full_name), plugins.group_of(name)
     if hasattr(module, 'rules'):
-      make = getattr(module, 'Options', lambda: None)
       others = (*components[:k], *components[k + 1 :])
-      options = make(**arguments(c, name))
-      yield from module.rules(Given(group, options, c, others, is_default))
+      yield from module.rules(Given(group, c.options.get(group), c, others))
 
 
-def _of_properties(c: Any, components: tuple[Component, ...]) -> Iterator[Rule]:
+def _of_properties(
+  c: Config, components: tuple[Component, ...]
+) -> Iterator[Rule]:
   stale = any(component.max_staleness for component in components)
   yield (
     c.availability.in_flight > 0 and not stale,
@@ -107,7 +111,7 @@ def _of_properties(c: Any, components: tuple[Component, ...]) -> Iterator[Rule]:
   )
 
 
-def _run(c: Any) -> Iterator[Rule]:
+def _run(c: Config) -> Iterator[Rule]:
   yield (
     not c.name or '/' in c.name,
     'name',
@@ -140,7 +144,7 @@ def _run(c: Any) -> Iterator[Rule]:
   )
 
 
-def _availability(c: Any) -> Iterator[Rule]:
+def _availability(c: Config) -> Iterator[Rule]:
   given = c.availability
   yield (
     given.in_flight > 0 and (given.deadline_s > 0 or given.over_selection > 0),
@@ -155,14 +159,14 @@ def _availability(c: Any) -> Iterator[Rule]:
     'set availability.mean to 1 and availability.swing to 0',
   )
   yield (
-    c.cohort == 'poisson' and not schema.is_default(c, 'availability'),
+    c.cohort == 'poisson' and not options.is_default(c.availability),
     'availability',
     'who is available breaks the independent sampling of cohort=poisson',
     "set cohort to 'fixed', or keep the defaults of availability",
   )
 
 
-def _data(c: Any) -> Iterator[Rule]:
+def _data(c: Config) -> Iterator[Rule]:
   channels = 3 if c.data.channels == 'rgb' else 1
   classifies = c.data.task == 'classification'
   yield (
@@ -205,7 +209,7 @@ def _data(c: Any) -> Iterator[Rule]:
   )
 
 
-def _shares_persons(c: Any) -> bool:
+def _shares_persons(c: Config) -> bool:
   """Whether a label is the same person at several clients."""
   if c.data.client_split not in DIVIDE_PERSONS:
     return False
@@ -213,7 +217,7 @@ def _shares_persons(c: Any) -> bool:
   return numbered in ('', 'global')
 
 
-def _training(c: Any) -> Iterator[Rule]:
+def _training(c: Config) -> Iterator[Rule]:
   yield (
     c.model.name == 'convnet' and not c.model.features,
     'model.features',
@@ -286,7 +290,7 @@ def _training(c: Any) -> Iterator[Rule]:
   )
 
 
-def _evaluation(c: Any) -> Iterator[Rule]:
+def _evaluation(c: Config) -> Iterator[Rule]:
   yield not c.evaluation.ranks, 'evaluation.ranks', 'no ranks', 'give (1,)'
   yield (
     bool(c.evaluation.validation) and c.data.task == 'classification',

@@ -10,8 +10,8 @@ A component declares its hyper-parameters in a frozen dataclass next to `make`:
 
 Types are `bool`, `int`, `float`, `str`, a `Literal` of strings, and tuples of
 them (`tuple[float, ...]`, `tuple[tuple[str, float], ...]`). In a tuple, a range
-applies to every number. Where a `Plugin` stands beside a `Literal`, the names
-of plug-ins are allowed beside its choices.
+applies to every number. A field that may name plug-ins has the type
+`Literal[...] | str` and a `Plugin` beside it.
 """
 
 import dataclasses
@@ -138,6 +138,11 @@ class Checked:
       check(f'{group}.{field.name}', field, getattr(self, field.name))
 
 
+def is_default(group: Any) -> bool:
+  """Returns whether all fields of a group have their defaults."""
+  return group == type(group)()
+
+
 # Types of fields that many groups have.
 Natural = Annotated[int, Range(0)]
 Positive = Annotated[int, Range(1)]
@@ -164,6 +169,7 @@ def fields(declaration: type) -> tuple[Field, ...]:
 def _field(one: dataclasses.Field[Any], hint: Any) -> Field:
   annotated = typing.get_origin(hint) is Annotated
   kind, *extras = typing.get_args(hint) if annotated else (hint,)
+  kind = _without_names(kind)
   meanings = [extra for extra in extras if isinstance(extra, str)]
   if len(meanings) != 1 or one.default is dataclasses.MISSING:
     raise TypeError(f'{one.name} needs a default and one line of meaning')
@@ -278,6 +284,15 @@ def _check_number(where: str, within: Range | None, value: Any) -> None:
       where,
       f'between {within.low:g} and {within.high:g}',
     )
+
+
+def _without_names(kind: Any) -> Any:
+  """The `Literal` of `Literal[...] | str`, whose `str` is for plug-ins."""
+  if _is_tuple(kind):
+    return tuple[tuple(map(_without_names, _arguments(kind)))]
+  if typing.get_origin(kind) is typing.Union:
+    return next(one for one in _arguments(kind) if one is not str)
+  return kind
 
 
 def _arguments(kind: Any) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ five outcomes: unchanged, or red, green, blue or luminance in all channels.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,9 @@ class Transforms(NamedTuple):
   ]
 
 
-def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
+def make(
+  config: Augment, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Transforms:
   """Builds both transforms from `config.augment`.
 
   `mean` and `std` are per channel, of values in 0..1.
@@ -116,7 +118,7 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
   Raises:
     ConfigError: for colour changes of images without RGB channels.
   """
-  fill = jnp.asarray(config['erase_fill'] or 0.0, jnp.float32)
+  fill = jnp.asarray(config.erase_fill or 0.0, jnp.float32)
   colours = _colour_changes(config, len(mean))
 
   def test(
@@ -129,23 +131,24 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
   def one(key, image, group):
     # The n-th key does not depend on the number of keys that are split off.
     keys = jax.random.split(key, 6)
-    if config['enlarge']:
-      image = enlarge_and_crop(keys[5], image, config['enlarge'])
-    if config['pad']:
-      image = pad_and_crop(keys[0], image, config['pad'])
-    if config['flip']:
-      mirror = jax.random.bernoulli(keys[1], config['flip'])
+    if config.enlarge:
+      image = enlarge_and_crop(keys[5], image, config.enlarge)
+    if config.pad:
+      image = pad_and_crop(keys[0], image, config.pad)
+    if config.flip:
+      mirror = jax.random.bernoulli(keys[1], config.flip)
       image = jnp.where(mirror, image[:, ::-1], image)
     # Erasing fills after normalisation, as in the papers' code.
     image = test(colours.before(keys[3], image, group))
-    if config['erase']:
+    if config.erase:
+      smallest, largest = config.erase_area
       image = erase(
         keys[2],
         image,
-        config['erase'],
+        config.erase,
         fill,
-        config['erase_area'],
-        config['erase_tries'],
+        (smallest, largest),
+        config.erase_tries,
       )
     return colours.after(keys[4], image, group)
 
@@ -243,11 +246,11 @@ class Colours(NamedTuple):
   after: Callable[..., Float[Array, 'H W ch']]
 
 
-def _colour_changes(config: Any, channels: int) -> Colours:
+def _colour_changes(config: Augment, channels: int) -> Colours:
   # Changes that are off are left out when the step is traced, and cost nothing.
-  grey, copies = config['grey'], config['copies']
+  grey, copies = config.grey, config.copies
   laws = _laws(config)
-  turns, exchanges = config['infrared'] == 'hue', bool((laws[:, 0] < 1).any())
+  turns, exchanges = config.infrared == 'hue', bool((laws[:, 0] < 1).any())
   if channels != 3 and (grey or turns or exchanges):
     raise errors.ConfigError(
       f'colour changes of images with {channels} channels',
@@ -283,12 +286,12 @@ def _colour_changes(config: Any, channels: int) -> Colours:
   return Colours(groups, before, after)
 
 
-def _laws(config) -> np.ndarray:
+def _laws(config: Augment) -> np.ndarray:
   """Law of visible images, of infrared images and of copies, `[3, 5]`."""
-  visible = law(config['channel_kinds'], config['channel'])
-  share = INFRARED[config['infrared']]
+  visible = law(config.channel_kinds, config.channel)
+  share = INFRARED[config.infrared]
   infrared = visible if share is None else law('adapt', share)
-  copies = law(config['copies'], 1.0) if config['copies'] else visible
+  copies = law(config.copies, 1.0) if config.copies else visible
   return np.array([visible, infrared, copies], np.float32)
 
 

@@ -76,20 +76,6 @@ class Decoder(NamedTuple):
   fast: bool = False
 
 
-def of(config) -> Decoder:
-  """Decoder that `config.data` describes."""
-  return Decoder(
-    config.height,
-    config.width,
-    3 if config.channels == 'rgb' else 1,
-    config.invert,
-    config.on_bad_image,
-    config.resample,
-    config.max_pixels,
-    config.fast_decode,
-  )
-
-
 def decode(
   data: bytes | Pixels, decoder: Decoder, part: Part = WHOLE
 ) -> UInt8[np.ndarray, 'H W ch']:

@@ -9,6 +9,7 @@ from fedreid_jax.data import client_split, federation, poison, validation
 from fedreid_jax.data.benchmark import benchmark_source
 from fedreid_jax.data.federation import Federation, Images
 from fedreid_jax.data.folder import folder_source
+from fedreid_jax.data.options import Data
 from fedreid_jax.data.synthetic import synthetic_source, versions
 
 SOURCES = {
@@ -19,7 +20,7 @@ SOURCES = {
 
 
 def load(
-  config,
+  config: Data,
   clients: bool = True,
   options: Mapping[str, Any] | None = None,
   held_out: float = 0.0,
@@ -69,7 +70,7 @@ def load(
   )
 
 
-def divided(config, domains: Sequence[Images]) -> tuple[ClientData, ...]:
+def divided(config: Data, domains: Sequence[Images]) -> tuple[ClientData, ...]:
   """Divides the images of domains into clients, and poisons them if asked.
 
   Raises:
@@ -94,7 +95,7 @@ def divided(config, domains: Sequence[Images]) -> tuple[ClientData, ...]:
   return client_split.hide_labels(people, config.unlabelled)
 
 
-def without_images(config) -> Federation:
+def without_images(config: Data) -> Federation:
   """Federation with the image shape, mean and std of `config.data` only."""
   channels = 3 if config.channels == 'rgb' else 1
   return Federation(

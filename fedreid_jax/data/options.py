@@ -16,7 +16,7 @@ from fedreid_jax.core.plugins import SOURCE
 from fedreid_jax.data import names
 from fedreid_jax.data.client_split import ClientSplit, Labels
 from fedreid_jax.data.datasets.records import Direction
-from fedreid_jax.data.decoder import MAX_PIXELS, Resample
+from fedreid_jax.data.decoder import MAX_PIXELS, Decoder, Resample
 from fedreid_jax.data.poison import Poison
 from fedreid_jax.data.synthetic import versions
 
@@ -26,7 +26,7 @@ class Data:
   """Images and their split over clients."""
 
   source: Annotated[
-    Literal[versions.Name, 'folder', 'datasets'],
+    Literal[versions.Name, 'folder', 'datasets'] | str,
     SOURCE,
     'source of the images; synthetic is the newest version of the rendered '
     'world',
@@ -202,3 +202,16 @@ class Data:
     'synthetic: images of an identity per camera of a target; the first is a '
     'query, the others are in the gallery',
   ] = 2
+
+  def decoder(self) -> Decoder:
+    """The decoder of the image files that these fields describe."""
+    return Decoder(
+      self.height,
+      self.width,
+      3 if self.channels == 'rgb' else 1,
+      self.invert,
+      self.on_bad_image,
+      self.resample,
+      self.max_pixels,
+      self.fast_decode,
+    )

@@ -87,7 +87,7 @@ class Sampler(NamedTuple):
 
 
 def make(
-  config, clients: Sequence[ClientData], seed: int | Secret
+  config: Local, clients: Sequence[ClientData], seed: int | Secret
 ) -> tuple[cohort.Planner, tuple[int, int], bool]:
   """Builds the planner of a federation from `config.local`.
 
@@ -116,7 +116,7 @@ def make(
   return planner, (max(map(num_steps, clients)), width), any(padded)
 
 
-def _uniform(config) -> Sampler:
+def _uniform(config: Local) -> Sampler:
   batch, drop_last = config.batch, config.drop_last
 
   def epoch(client: ClientData) -> int:
@@ -136,7 +136,7 @@ def _uniform(config) -> Sampler:
   )
 
 
-def _pk(config) -> Sampler:
+def _pk(config: Local) -> Sampler:
   draw = pk_replace
   if config.sampler == 'pk':
     draw = functools.partial(pk, cross_camera=config.cross_camera)
@@ -149,7 +149,7 @@ def _pk(config) -> Sampler:
   )
 
 
-def _pk_torchreid(config) -> Sampler:
+def _pk_torchreid(config: Local) -> Sampler:
   images = config.batch // config.identities
 
   # The number of batches of an epoch is random. Each batch uses one group of
@@ -171,7 +171,7 @@ def _pk_torchreid(config) -> Sampler:
   )
 
 
-def _by_modality(config) -> Sampler:
+def _by_modality(config: Local) -> Sampler:
   parts = PARTS[config.sampler]
   if config.batch % (len(parts) * config.identities):
     raise errors.ConfigError(
@@ -194,7 +194,7 @@ def _by_modality(config) -> Sampler:
   )
 
 
-def _poisson(config) -> Sampler:
+def _poisson(config: Local) -> Sampler:
   def plan(rng: np.random.Generator, client: ClientData, steps: int) -> Plan:
     if config.sampler == 'poisson':
       return poisson_images(rng, client, steps, config.batch)

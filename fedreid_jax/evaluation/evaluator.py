@@ -12,7 +12,7 @@ from fedreid_jax.core import plugins, types
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import evaluators, features, target_stats
 from fedreid_jax.evaluation.features import Extractor, Model
-from fedreid_jax.evaluation.options import protocol_of
+from fedreid_jax.evaluation.options import Evaluation, protocol_of
 
 # Features on the other side of the neck, and suffixes of their metrics.
 OTHER_SIDE = {
@@ -83,7 +83,7 @@ def load(
 
 
 def make(
-  config,
+  config: Evaluation,
   targets: Sequence[Target],
   model,
   transforms,
@@ -163,7 +163,7 @@ def make(
   return evaluate
 
 
-def _sides(config) -> dict[str, str]:
+def _sides(config: Evaluation) -> dict[str, str]:
   """Features to test by the suffix of their metrics."""
   sides = {'': config.feature}
   if config.report_both_neck_features:
@@ -191,7 +191,10 @@ def _members(
 
 
 def _test(
-  config, views: Mapping[str, Model], target: Target, extra: Sequence[Evaluator]
+  config: Evaluation,
+  views: Mapping[str, Model],
+  target: Target,
+  extra: Sequence[Evaluator],
 ) -> Entry:
   """Tests a model on a target, each view by the suffix of its metrics."""
   ranked = target.task == 'retrieval'

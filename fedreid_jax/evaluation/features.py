@@ -13,7 +13,6 @@ the moments are re-estimated on the images of all clients, and with 'target' or
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import camera_norm
+from fedreid_jax.evaluation.options import Evaluation
 from fedreid_jax.losses import metric
 from fedreid_jax.round import placement
 
@@ -208,7 +208,7 @@ class Model:
 
   def __init__(
     self,
-    config: Any,
+    config: Evaluation,
     members: Sequence[tuple[Flat, ...]],
     extractor: Callable[[str], Extractor],
     feature: str,

@@ -10,7 +10,7 @@ from fedreid_jax import errors
 from fedreid_jax.data.federation import Images, Target, Trial
 from fedreid_jax.data.protocols import Protocol
 from fedreid_jax.evaluation import distances as distance_lib
-from fedreid_jax.evaluation.options import protocol_of
+from fedreid_jax.evaluation.options import Evaluation, protocol_of
 
 Label = int | np.integer
 
@@ -128,7 +128,7 @@ class Ranked(NamedTuple):
 def draw_lists(
   features: Float[np.ndarray, 'M D'],
   target: Target,
-  config: Any,
+  config: Evaluation,
   num: int,
   seed: int,
   places: Sequence[int] | None = None,

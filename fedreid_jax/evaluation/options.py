@@ -1,7 +1,7 @@
 """The fields of `evaluation`: tests during and after training."""
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fedreid_jax.core.options import Natural, Positive, Range, Share
 from fedreid_jax.core.plugins import EVALUATOR
@@ -87,14 +87,14 @@ class Evaluation:
     bool, 'concat: scale the concatenated features to unit length first'
   ] = True
   extra: Annotated[
-    tuple[EvaluatorName, ...],
+    tuple[EvaluatorName | str, ...],
     EVALUATOR,
     'additional evaluators of every target; plug-ins are given by their module '
     'or entry point',
   ] = ()
 
 
-def protocol_of(config: Any, own: str) -> tuple[str, Protocol]:
+def protocol_of(config: Evaluation, own: str) -> tuple[str, Protocol]:
   """Returns the name and the rules of the protocol of a retrieval test.
 
   Fields of `config.evaluation` that are set take precedence over the target's

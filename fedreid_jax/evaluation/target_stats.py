@@ -29,7 +29,7 @@ a modality without gallery images, keeps its running moments.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -38,6 +38,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.data.federation import Target
+from fedreid_jax.evaluation.options import Evaluation
 from fedreid_jax.method import batch_stats
 from fedreid_jax.method.batch_stats import BatchMoments, Layers
 
@@ -86,7 +87,7 @@ def gallery_of(target: Target) -> Int[np.ndarray, ' P']:
 
 
 def adapt(
-  measure: Measure, variables: Flat, target: Target, config: Any
+  measure: Measure, variables: Flat, target: Target, config: Evaluation
 ) -> Tested:
   """Re-estimates the moments of a model on the gallery of a target.
 

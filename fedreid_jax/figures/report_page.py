@@ -1,5 +1,6 @@
 """A report on runs as one HTML file that contains its pictures."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -237,7 +238,8 @@ def _configuration(found: Sequence[Labelled]) -> str:
     config = one.runs[0].config
     lines = [f'{name} = {value!r}' for name, value in one.changed.items()]
     own = html_page.text_block('\n'.join(lines))
-    full = json.loads(config.to_json_best_effort())
+    full = dataclasses.asdict(config)
+    full |= full.pop('options')
     every = html_page.text_block(json.dumps(full, indent=2, sort_keys=True))
     parts.append(
       f'<p>{html_page.text(one.label)}: fields that differ from their '

@@ -1,7 +1,7 @@
 """Retrieval tests of runs: match curves, distances and ranked lists."""
 
-import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,8 @@ Runs = Sequence[tuple[str, LoadedRun]]  # (label, run)
 
 def match_rates(run: LoadedRun, target: str = '') -> np.ndarray:
   """Returns the match rate in percent at each of `RANKS` by the protocol."""
-  # The configuration of the run keeps its ranks.
-  config = copy.deepcopy(run.config.evaluation)
-  config.ranks = RANKS
   evaluate = evaluator.make(
-    config,
+    replace(run.config.evaluation, ranks=RANKS),
     (run.target(target),),
     run.model,
     run.transforms,

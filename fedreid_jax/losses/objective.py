@@ -43,7 +43,7 @@ class Loss:
 
 
 def make(
-  config,
+  config: Loss,
 ) -> Callable[[Outputs, Batch], tuple[Float[Array, ''], Metrics]]:
   """Builds `(Outputs, Batch) -> (loss, metrics)` from `config.loss`."""
 

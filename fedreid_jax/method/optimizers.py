@@ -103,7 +103,7 @@ class Optim:
   ] = True
 
 
-def make(config: Any) -> Optimizer:
+def make(config: Optim) -> Optimizer:
   """Builds the client optimiser from `config.optim`.
 
   Args:
@@ -240,14 +240,13 @@ def effective_steps(
   return jax.lax.fori_loop(0, num_steps, step, (zero, zero))[0]
 
 
-def bound_to_rounds(config: Any) -> str:
+def bound_to_rounds(config: Optim) -> str:
   """Returns why a longer run would have other learning rates.
 
   Returns:
     A reason for users, '' if the rates do not depend on the number of rounds.
   """
-  # `get`, because the configuration of a run of an earlier version lacks it.
-  if config.get('schedule_rounds'):
+  if config.schedule_rounds:
     return ''
   if config.schedule == 'cosine':
     return "optim.schedule='cosine' reaches zero in the last round"
@@ -257,7 +256,7 @@ def bound_to_rounds(config: Any) -> str:
   return ''
 
 
-def schedule(config: Any, rounds: int) -> Callable[[Array], Array]:
+def schedule(config: Optim, rounds: int) -> Callable[[Array], Array]:
   """Builds the learning rate as a function of the global round.
 
   Args:

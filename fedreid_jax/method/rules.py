@@ -9,7 +9,7 @@ components by their properties and hooks, so that a plug-in is treated like a
 built-in component. This module has the rules that several components share.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fedreid_jax.core import patterns
@@ -35,15 +35,12 @@ class Given(NamedTuple):
     options: the component's `Options`.
     config: the whole configuration.
     others: the other components of the method, in order.
-    is_default: `(group) -> bool`, whether all fields of a group have their
-      defaults.
   """
 
   name: str
   options: Any
   config: Any
   others: Sequence[Component]
-  is_default: Callable[[str], bool]
 
 
 def numbers_own_labels(c: Any) -> bool:

@@ -1,8 +1,8 @@
 """Builds networks from configurations, and wraps them as pure functions."""
 
-import copy
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,12 @@ from fedreid_jax.core import plugins, trees, types
 from fedreid_jax.core.types import Array, Flat, Number
 from fedreid_jax.models import backbones, convnet, forward, reid, resnet
 from fedreid_jax.models.forward import ForwardCtx
+from fedreid_jax.models.options import NETWORKS, DType, Model
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-NETWORKS = (*resnet.DEPTHS, 'convnet', *plugins.available(backbones))
-NetworkName: TypeAlias = Literal[NETWORKS]  # pyright: ignore
-DType = Literal['auto', 'float32', 'bfloat16']
 
 
-def dtype(chosen: str, platform: str) -> str:
+def dtype(chosen: DType, platform: str) -> DType:
   """Returns the type of computation of `model.dtype` on a platform of JAX.
 
   bfloat16 takes half of the memory, and the units of a TPU or GPU for products
@@ -34,7 +32,7 @@ def dtype(chosen: str, platform: str) -> str:
 
 
 def build(
-  config: Any,
+  config: Model,
   num_classes: int,
   options: Mapping[str, Any] | None = None,
   changes: Sequence[Callable[[nn.Module], nn.Module]] = (),
@@ -50,8 +48,8 @@ def build(
     ConfigError: if a change, the norm or the module does not fit.
   """
   # Also for plug-ins, which get the configuration.
-  config = copy.deepcopy(config)
-  config.dtype = dtype(config.dtype, jax.default_backend())
+  kind = dtype(config.dtype, jax.default_backend())
+  config = dataclasses.replace(config, dtype=kind)
   network: nn.Module = reid.ReIDNet(
     _backbone(config, options or {}),
     num_classes,
@@ -79,7 +77,7 @@ def changed(
   return network
 
 
-def _backbone(config: Any, options: Mapping[str, Any]) -> nn.Module:
+def _backbone(config: Model, options: Mapping[str, Any]) -> nn.Module:
   kind = DTYPES[config.dtype]
   is_resnet = config.name in resnet.DEPTHS
   if config.norm != 'batch' and not (is_resnet or config.name == 'convnet'):
@@ -109,7 +107,7 @@ def _backbone(config: Any, options: Mapping[str, Any]) -> nn.Module:
   return _of_module(config, options)
 
 
-def _of_module(config: Any, options: Mapping[str, Any]) -> nn.Module:
+def _of_module(config: Model, options: Mapping[str, Any]) -> nn.Module:
   """Builds the backbone of a module of `backbones` or of a plug-in."""
   if config.name in plugins.available(backbones):
     module = f'{backbones.__name__}.{config.name}'

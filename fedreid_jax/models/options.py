@@ -1,13 +1,17 @@
 """The fields of `model`: the network."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from fedreid_jax.core.options import Mark, Positive, Range
-from fedreid_jax.core.plugins import NETWORK
+from fedreid_jax.core.plugins import NETWORK, available
+from fedreid_jax.models import backbones, resnet
 from fedreid_jax.models.layers.norm import NormKind
-from fedreid_jax.models.networks import DType, NetworkName
 from fedreid_jax.models.reid import NeckKind, Pool
+
+NETWORKS = (*resnet.DEPTHS, 'convnet', *available(backbones))
+NetworkName: TypeAlias = Literal[NETWORKS]  # pyright: ignore
+DType = Literal['auto', 'float32', 'bfloat16']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +19,7 @@ class Model:
   """The network."""
 
   name: Annotated[
-    NetworkName,
+    NetworkName | str,
     NETWORK,
     'backbone; resnet32 is the network for CIFAR, and vit a transformer',
   ] = 'resnet50'

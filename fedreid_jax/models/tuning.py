@@ -28,6 +28,7 @@ from jaxtyping import Key
 from fedreid_jax import errors
 from fedreid_jax.core import patterns, trees, types
 from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.models.options import Model
 
 BACKBONE = r'params/(.+/)?backbone/'
 A, B, D = '_lora_a', '_lora_b', '_adapter'
@@ -43,7 +44,7 @@ class Plan(NamedTuple):
   alpha: float
 
 
-def plan(config) -> Plan | None:
+def plan(config: Model) -> Plan | None:
   """Returns the plan of `config.model`, None if all parameters are trained."""
   if not (config.tune or config.trained):
     return None

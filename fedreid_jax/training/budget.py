@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.config.configuration import Config
 
 # Operations whose results a step keeps for its backward pass.
 _KEPT = ('conv_general_dilated', 'dot_general')
@@ -87,7 +88,11 @@ def _sizes(jaxpr):
 
 
 def check(
-  config, plan_shape: tuple[int, int], members: int, each: Cost, devices: int
+  config: Config,
+  plan_shape: tuple[int, int],
+  members: int,
+  each: Cost,
+  devices: int,
 ) -> None:
   """Refuses batches and plans, `(S, B)` of the longest round, above the limit.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fedreid_jax import errors
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.config.validation import arguments, load_components
 from fedreid_jax.core import trees, types
 from fedreid_jax.core.secret import Secret
@@ -46,10 +47,10 @@ class Setup(NamedTuple):
   secret: Secret | None = None  # None: no private draws
 
 
-Maker = Callable[[Any, bytes | None], Setup]
+Maker = Callable[[Config, bytes | None], Setup]
 
 
-def build(config, root: bytes | None = None) -> Setup:
+def build(config: Config, root: bytes | None = None) -> Setup:
   """Builds all parts of a run, as `assemble`, with the images of `config`."""
   federation = load.load(
     config.data,
@@ -64,7 +65,7 @@ def build(config, root: bytes | None = None) -> Setup:
 
 
 def assemble(
-  config,
+  config: Config,
   federation: Federation,
   variant: engine.Variant = engine.SIMULATED,
   root: bytes | None = None,
@@ -125,7 +126,7 @@ def assemble(
 
 
 def network(
-  config,
+  config: Config,
   num_classes: int,
   image_shape: tuple[int, int, int],
 ) -> types.Model:
@@ -142,19 +143,19 @@ def network(
   return model
 
 
-def _whole(config, num_classes: int, image_shape) -> types.Model:
+def _whole(config: Config, num_classes: int, image_shape) -> types.Model:
   options = arguments(config, config.model.name)
   changes = [c.network for c in load_components(config) if c.network]
   made = networks.build(config.model, num_classes, options, changes)
   return networks.wrap(made, image_shape)
 
 
-def _base(config, model: types.Model) -> types.Flat:
+def _base(config: Config, model: types.Model) -> types.Flat:
   first = jax.jit(model.init)(jax.random.key(config.seed))
   return _from_file(config, first)[0]
 
 
-def tuned(config, setup: Setup) -> str:
+def tuned(config: Config, setup: Setup) -> str:
   """Compares the parameters that are trained with the whole network's.
 
   Returns '' if all are trained.
@@ -177,7 +178,7 @@ def tuned(config, setup: Setup) -> str:
 
 
 def merged(
-  config, leaves: types.Flat, image_shape: tuple[int, int, int]
+  config: Config, leaves: types.Flat, image_shape: tuple[int, int, int]
 ) -> types.Flat:
   """Returns the variables of the whole network, of a model of `network`."""
   if not (chosen := tuning.plan(config.model)):
@@ -188,7 +189,7 @@ def merged(
 
 
 def pretrained(
-  config, variables: types.Flat
+  config: Config, variables: types.Flat
 ) -> tuple[types.Flat, tuple[str, ...]]:
   """Replaces variables by the weights of the file `config.model.pretrained`.
 
@@ -201,7 +202,7 @@ def pretrained(
 
 
 def _from_file(
-  config, variables: types.Flat
+  config: Config, variables: types.Flat
 ) -> tuple[types.Flat, tuple[str, ...]]:
   name = config.model.pretrained
   if not name:
@@ -214,7 +215,7 @@ def _from_file(
   return weights.load(name, jax.device_get(variables), image)
 
 
-def load_evaluators(config) -> tuple[evaluator.Evaluator, ...]:
+def load_evaluators(config: Config) -> tuple[evaluator.Evaluator, ...]:
   """Returns the evaluators of `evaluation.extra` except the one of the task."""
   task = config.data.task
   return tuple(
@@ -224,7 +225,7 @@ def load_evaluators(config) -> tuple[evaluator.Evaluator, ...]:
   )
 
 
-def _inputs(config, federation: Federation) -> dict[str, str]:
+def _inputs(config: Config, federation: Federation) -> dict[str, str]:
   """Digests of images, labels and weights."""
   inputs = {'digest of the images': federation.digest}
   for one in federation.clients:
@@ -260,7 +261,7 @@ def check_flip(poison: str, shared: types.Flat) -> None:
     )
 
 
-def check_ranked(config, leaves: types.Flat, shared: str) -> None:
+def check_ranked(config: Config, leaves: types.Flat, shared: str) -> None:
   """Refuses to rank by features of layers that stay at the clients.
 
   `shared` is the pattern of the names of the shared leaves.
@@ -295,7 +296,7 @@ def check_ranked(config, leaves: types.Flat, shared: str) -> None:
   )
 
 
-def _num_devices(config, num_clients: int) -> int:
+def _num_devices(config: Config, num_clients: int) -> int:
   """One process uses at most one device per client."""
   wanted, present = config.execution.devices, jax.device_count()
   if wanted > present:

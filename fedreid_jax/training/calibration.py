@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import types
 from fedreid_jax.data import validation
 from fedreid_jax.data.federation import Target
@@ -32,7 +32,7 @@ TESTED = {'targets', 'query', 'direction', 'target_identities', 'target_shots'}
 OF_MODEL = {'digest', 'distances', 'persons', 'domains'}
 
 
-def check(config: Any, path: Path) -> None:
+def check(config: Config, path: Path) -> None:
   """Refuses features other than those that a search compares.
 
   Raises:
@@ -61,13 +61,13 @@ def check(config: Any, path: Path) -> None:
   atomic.check_writable(path)
 
 
-def held_out(config: Any, saved: Any) -> float:
+def held_out(config: Config, saved: Config) -> float:
   """Share of the persons of the clients whom the run has not trained on.
 
   It is 0 if the images of `config` are not those of the `saved` configuration:
   other draws would hold out persons who were trained on.
   """
-  now, before = (parsing.flatten(x.data.to_dict()) for x in (config, saved))
+  now, before = (vars(x.data) for x in (config, saved))
   changed = {name for name in now if now[name] != before[name]}
   return 0.0 if changed - TESTED else saved.evaluation.validation
 
@@ -85,7 +85,7 @@ class Collector:
     self._tests.setdefault(model, []).append((target, features))
 
   def write(
-    self, path: Path, config: Any, models: Mapping[str, types.Flat]
+    self, path: Path, config: Config, models: Mapping[str, types.Flat]
   ) -> str:
     """Writes the distances of the models of a checkpoint.
 

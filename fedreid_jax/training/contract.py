@@ -8,6 +8,7 @@ there is none. Rounds on random images take seconds.
 import importlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ import jax
 import numpy as np
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import schema
+from fedreid_jax.config import schema, validation
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import options, plugins, types
 from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation, Images
@@ -60,7 +62,8 @@ def check(name: str, beside: Sequence[str] = ()) -> Iterator[Finding]:
   if own:  # a rule of a user need not be that of a paper
     yield Finding('the docstring states deviations', documented(module), False)
   config, clients = toy_config(), toy_clients()
-  config.optim.lr = 0.005  # a large rate amplifies the last bit
+  # A large rate amplifies the last bit.
+  config = replace(config, optim=replace(config.optim, lr=0.005))
   components = method(name, beside)
   try:
     rounds = run_twice(config, clients, components)
@@ -125,7 +128,7 @@ def toy_images(name: str, num: int, identities: int = 3) -> Images:
   )
 
 
-def toy_config() -> Any:
+def toy_config() -> Config:
   """Returns a configuration of a tiny convnet on 8x8 images."""
   config = schema.default()
   config.model.name = 'convnet'
@@ -135,11 +138,11 @@ def toy_config() -> Any:
   config.augment.pad = 1
   config.data.mean, config.data.std = (0.5,), (0.25,)
   config.data.channels = 'grey'
-  return config
+  return validation.validate(config)
 
 
 def make_executor(
-  config,
+  config: Config,
   clients: tuple[types.ClientData, ...],
   components: Components,
   devices: int = 1,
@@ -207,9 +210,9 @@ def method(name: str, beside: Sequence[str] = ()) -> Components:
   return compose.load((*(beside or ('fedpav',)), name), {}, algorithms)
 
 
-def run_twice(config, clients, components: Components) -> Rounds:
+def run_twice(config: Config, clients, components: Components) -> Rounds:
   """Runs one round and then two on three of four clients."""
-  config.fraction = FRACTION
+  config = replace(config, fraction=FRACTION)
   traces: list[int] = []
   executor, variables, _ = make_executor(
     config, clients, components, traces=traces
@@ -273,12 +276,14 @@ def finite(rounds: Rounds) -> str:
   return ''
 
 
-def placed(rounds: Rounds, config, clients, components: Components) -> str:
+def placed(
+  rounds: Rounds, config: Config, clients, components: Components
+) -> str:
   """Checks that all clients at once on two devices give the same models."""
   # Clients that are vmapped have other last bits, so that models are compared
   # with a tolerance.
-  config.fraction = FRACTION
-  config.execution.deterministic, config.execution.width = False, 0
+  execution = replace(config.execution, deterministic=False, width=0)
+  config = replace(config, fraction=FRACTION, execution=execution)
   executor, variables, _ = make_executor(config, clients, components, 2)
   models, _, _ = run(executor, variables, 1)
   return difference(rounds.first[0], models, TOLERANCE)

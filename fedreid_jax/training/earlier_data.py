@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.models import weights
 from fedreid_jax.training.files import recorder, run_files
 
@@ -20,7 +21,7 @@ OWN, EARLIER = 'data_digest', 'earlier_digests'
 FIX = 'restore the files of that run, or start from another one'
 
 
-def digests(config: Any) -> list[str]:
+def digests(config: Config) -> list[str]:
   """The digests of the images that trained the initial weights of a run."""
   found: list[str] = []
   if config.model.pretrained:
@@ -34,7 +35,7 @@ def digests(config: Any) -> list[str]:
 
 
 def described(
-  config: Any, digest: str, before: dict[str, Any] | None
+  config: Config, digest: str, before: dict[str, Any] | None
 ) -> dict[str, Any]:
   """Returns the digests for `run.json`.
 
@@ -48,7 +49,7 @@ def described(
   return {OWN: digest} | {k: before[k] for k in (EARLIER,) if k in before}
 
 
-def condition(config: Any, digest: str) -> str:
+def condition(config: Config, digest: str) -> str:
   """Returns the condition under which a guarantee covers the initial weights.
 
   Args:

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fedreid_jax.config import schema
-from fedreid_jax.core import prng, trees, types
+from fedreid_jax.config.configuration import Config
+from fedreid_jax.core import options, prng, trees, types
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import sampling
@@ -52,7 +52,7 @@ SIMULATED = Variant()
 
 
 def make_executor(
-  config,
+  config: Config,
   federation: Federation,
   model: types.Model,
   components: tuple[Component, ...],
@@ -135,7 +135,7 @@ def make_executor(
 
 
 def participants_of(
-  config, federation: Federation, size: int | None = None
+  config: Config, federation: Federation, size: int | None = None
 ) -> Participants:
   """The participants of a run, at most `size` in a round; None: as `config`."""
   clients, public = federation.clients, federation.public
@@ -155,7 +155,7 @@ def participants_of(
   )
 
 
-def _places(config, num_clients: int) -> int:
+def _places(config: Config, num_clients: int) -> int:
   """Largest size of a Poisson cohort, 0 for a fixed cohort."""
   if config.cohort == 'fixed':
     return 0
@@ -211,7 +211,7 @@ def _rounding(
 
 
 def _options(
-  config,
+  config: Config,
   plan_shape: tuple[int, int],
   uploads: gathering.Uploads,
   federation: Federation,
@@ -243,7 +243,7 @@ def _options(
 
 
 def _settings(
-  config,
+  config: Config,
   model: types.Model,
   components: tuple[Component, ...],
   transforms: Transforms,
@@ -265,7 +265,7 @@ def _settings(
 
 
 def make_timetable(
-  config,
+  config: Config,
   clients: Sequence[ClientData],
   planner: cohort.Planner,
   model_bytes: int,
@@ -283,7 +283,7 @@ def make_timetable(
     ConfigError: for a file that cannot be used.
   """
   given = config.availability
-  if schema.is_default(config, 'availability'):
+  if options.is_default(given):
     return None
   uids = [prng.client_uid(client.name) for client in clients]
   if given.file:

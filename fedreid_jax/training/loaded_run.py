@@ -17,6 +17,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.config import validation
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import load as data_lib
@@ -45,7 +46,7 @@ class LoadedRun(NamedTuple):
   named by its path.
   """
 
-  config: Any
+  config: Config
   step: int  # rounds of training
   name: str  # 'global', 'cluster:GROUP' or 'client:NAME'
   model: types.Model
@@ -144,7 +145,7 @@ def same_images(run: LoadedRun, other: LoadedRun, flag: str) -> None:
 
 
 def load(
-  config,
+  config: Config,
   workdir: Path,
   which: str = 'latest',
   name: str = '',

@@ -6,14 +6,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from fedreid_jax import errors
 from fedreid_jax.config import load, parsing, schema, validation
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import types
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
@@ -46,7 +49,7 @@ COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
 
 
 def train(
-  config: Any,
+  config: ConfigDict | Config,
   workdir: str | os.PathLike[str],
   restart: bool = False,
   verbose: int = False,
@@ -68,7 +71,8 @@ def train(
   without it; an exception of a callback ends the run.
 
   Args:
-    config: `ConfigDict`, of `load_config` for example.
+    config: `ConfigDict`, of `load_config` for example, or the `config` of a
+      snapshot.
     workdir: directory of the run; it is made if it does not exist.
     restart: delete an earlier run in this directory instead of resuming it.
     verbose: print the lines that `fedreid train` prints; 2: those that it
@@ -96,14 +100,14 @@ def train(
 
 def run_rounds(
   make: build.Maker,
-  config: Any,
+  config: ConfigDict | Config,
   workdir: str | os.PathLike[str],
   restart: bool = False,
   verbose: int = False,
   callbacks: Sequence[events.Callback] = (),
 ) -> dict[str, Any]:
   """Trains, or resumes, a run as `train` does, with the parts of `make`."""
-  validation.validate(config)
+  config = validation.validate(config)
   events.check(callbacks)
   trackers.check(config.track)
   with process.turn(config):
@@ -113,7 +117,7 @@ def run_rounds(
 
 def _train(
   make: build.Maker,
-  config,
+  config: Config,
   workdir: Path,
   restart: bool,
   verbose: int,
@@ -130,9 +134,8 @@ def _train(
     ),
   )
   # A run keeps its type of computation when it goes on elsewhere.
-  config = copy.deepcopy(config)
   kind = networks.dtype(config.model.dtype, jax.default_backend())
-  config.model.dtype = kind
+  config = replace(config, model=replace(config.model, dtype=kind))
   resolved, held = load.to_json(config), None
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
@@ -214,7 +217,7 @@ class Run:
 
   def __init__(
     self,
-    config,
+    config: Config,
     record: recorder.Recorder,
     saved: checkpoint.Checkpoints,
     held: run_files.Lock | None,

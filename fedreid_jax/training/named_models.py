@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedreid_jax import errors
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import trees, types
 from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation
@@ -126,7 +127,9 @@ def num_classes(leaves: types.Flat) -> int:
   return 1 if kernel is None else kernel.shape[-1]
 
 
-def network(config, federation: Federation, leaves: types.Flat) -> Network:
+def network(
+  config: Config, federation: Federation, leaves: types.Flat
+) -> Network:
   """Builds the network of a model; parameters never shared may be missing.
 
   Raises:

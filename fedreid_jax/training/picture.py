@@ -5,13 +5,12 @@ image of the same person has a solid green frame, and an image of another person
 has a dashed orange frame.
 """
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import gallery
+from fedreid_jax.evaluation.options import Evaluation
 
 SHOWN = 10  # images in a list
 SEED = 0  # the same queries after every round
@@ -22,7 +21,7 @@ Picture = UInt8[np.ndarray, 'height width 3']
 class Pictures:
   """Pictures of the first model tested on each target, by 'TARGET/MODEL'."""
 
-  def __init__(self, config: Any, num: int):
+  def __init__(self, config: Evaluation, num: int):
     """Prepares pictures of `num` queries of each target."""
     self._config, self._num = config, num
     self._targets: set[str] = set()

@@ -1,12 +1,12 @@
 """Evaluation of the models of a saved run, on its targets or on others."""
 
-import copy
 import itertools
 import json
 import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.config import parsing
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import types
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.federation import Federation
@@ -70,14 +71,15 @@ def evaluate(
     DataError: for images that cannot be evaluated.
   """
   folder = Path(workdir).expanduser().absolute()
-  config = config_lib.load_saved(folder)
-  config = config_lib.change(config, parsing.flatten(dict(overrides or {})))
+  config = config_lib.with_fields(
+    config_lib.load_saved(folder), parsing.flatten(dict(overrides or {}))
+  )
   with process.turn(config):
     return evaluate_run(config, folder, str(checkpoint), verbose)
 
 
 def evaluate_run(
-  config,
+  config: Config,
   workdir: Path,
   which: str,
   verbose: bool = False,
@@ -98,7 +100,10 @@ def evaluate_run(
   if strangers:
     calibration.check(config, strangers)
     run = config_lib.load_saved(workdir)
-    config.evaluation.validation = calibration.held_out(asked, run)
+    share = calibration.held_out(asked, run)
+    config = replace(
+      config, evaluation=replace(config.evaluation, validation=share)
+    )
     collector = calibration.Collector()
   entries = evaluate_models(config, models, groups, host['clients'], collector)
   for entry in entries:
@@ -122,8 +127,8 @@ def evaluate_run(
 
 
 def restore(
-  config, workdir: Path, which: str
-) -> tuple[Any, named_models.Restored]:
+  config: Config, workdir: Path, which: str
+) -> tuple[Config, named_models.Restored]:
   """Returns the models of a checkpoint and the configuration to test them.
 
   Raises:
@@ -131,15 +136,15 @@ def restore(
   """
   saved = run_files.checkpoints_of(workdir)
   found = named_models.restore(saved, which)
-  config = copy.deepcopy(config)
   if found.host['source'] == config.data.source:
     # The check of targets must know the domains that trained the model.
-    config.data.sources = tuple(found.host['sources'])
+    sources = tuple(found.host['sources'])
+    config = replace(config, data=replace(config.data, sources=sources))
   return config, found
 
 
 def evaluate_models(
-  config,
+  config: Config,
   models: Mapping[str, types.Flat],
   groups: np.ndarray,
   names: Sequence[str],
@@ -185,7 +190,7 @@ def evaluate_models(
 
 
 def source(
-  config,
+  config: Config,
   federation: Federation,
   network: named_models.Network,
   groups: np.ndarray,
@@ -221,7 +226,7 @@ def source(
 
 
 def write(
-  config, workdir: Path, which: str, step: int, entries: Sequence[Any]
+  config: Config, workdir: Path, which: str, step: int, entries: Sequence[Any]
 ) -> Path:
   """Writes `evaluation-STEP-TARGETS.json` and returns its path.
 
@@ -259,7 +264,7 @@ def _same(path: Path, found: dict[str, Any]) -> bool:
 
 
 def modality_gap(
-  config, workdir: Path, which: str, verbose: bool = False
+  config: Config, workdir: Path, which: str, verbose: bool = False
 ) -> list[dict[str, Any]]:
   """Writes `modality-gap-STEP.json` and returns its rows.
 
@@ -273,10 +278,12 @@ def modality_gap(
     IntegrityError: no such checkpoint, or it does not verify or fit the model.
   """
   config, found = restore(config, workdir, which)
-  config.evaluation.extra = ('modality_gap',)
   rows: list[dict[str, Any]] = []
   for rule in RULES:
-    config.evaluation.batch_stats = rule
+    measured = replace(
+      config.evaluation, batch_stats=rule, extra=('modality_gap',)
+    )
+    config = replace(config, evaluation=measured)
     entries = evaluate_models(
       config, found.models, found.groups, found.host['clients']
     )

@@ -8,7 +8,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from fedreid_jax.config import load, schema
+from fedreid_jax.config import load, schema, validation
 from fedreid_jax.core import types
 from fedreid_jax.data import arrays, augment
 from fedreid_jax.method.component import Component
@@ -97,7 +97,7 @@ class Simulation:
         used, or components that cannot be composed.
       DataError: for clients that the method cannot work with.
     """
-    config = load.change(schema.default(), fields or {})
+    config = validation.validate(load.change(schema.default(), fields or {}))
     federation = arrays.federation(clients, public, mean, std)
     columns = max(client.num_identities for client in federation.clients)
     changes = [c.network for c in components if c.network]

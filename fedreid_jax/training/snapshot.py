@@ -14,6 +14,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.config import parsing
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import plugins, types
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
@@ -54,7 +55,7 @@ class Snapshot:
       on; models of equal digests have equal embeddings.
   """
 
-  config: Any
+  config: Config
   variables: types.Flat
   step: int
   name: str
@@ -143,7 +144,7 @@ class Snapshot:
     """
     kinds, batch = self._check(paths, modalities, batch)
     extract = self._extractor(batch)
-    how = decoder.of(self.config.data)
+    how = self.config.data.decoder()
     for rows, pixels in decoder.read(paths, how, batch, skip):
       if len(rows):
         yield rows, extract(self.variables, pixels, kinds[rows])
@@ -239,7 +240,7 @@ def load(
   )
 
 
-def digest_of(config: Any, leaves: types.Flat) -> str:
+def digest_of(config: Config, leaves: types.Flat) -> str:
   """Returns the SHA-256 of a model: leaves of a checkpoint, and fields.
 
   Vectors of different models cannot be compared. Fields of `model` that have

@@ -1,14 +1,14 @@
 """What a run starts from, in words for its first lines."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from fedreid_jax.config import schema
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core.options import Mark
 from fedreid_jax.models import weights
 
 
-def lines(config: Any) -> Iterator[str]:
+def lines(config: Config) -> Iterator[str]:
   """Yields the weights of a configuration, and warnings of random ones."""
   pretrained, run = config.model.pretrained, config.start_from
   if run:
@@ -27,8 +27,9 @@ def lines(config: Any) -> Iterator[str]:
         if weights.card(weights.find(known))['model']['name']
         == config.model.name
       ]
+      value = getattr(getattr(config, group), name)
       yield (
-        f'warning: {field}={config[group][name]} is for pretrained weights, '
+        f'warning: {field}={value} is for pretrained weights, '
         'and these are random: set model.pretrained'
         + (f', to {fitting[0]} for example' if fitting else '')
       )

@@ -26,6 +26,7 @@ from numpy import ndarray
 
 from fedreid_jax import errors
 from fedreid_jax.config import parsing
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import plugins
 from fedreid_jax.training import callbacks
 from fedreid_jax.training.files import atomic, recorder
@@ -437,7 +438,7 @@ def check(names: tuple[str, ...]) -> None:
       ) from error
 
 
-def make(config: Any, record: recorder.Recorder) -> list[Tracker]:
+def make(config: Config, record: recorder.Recorder) -> list[Tracker]:
   """Returns the trackers of a run; `record` tells of their failures."""
 
   def warn(round_: int, what: str) -> None:

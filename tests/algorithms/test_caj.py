@@ -109,9 +109,15 @@ def test_consistency_is_off_unless_it_is_chosen():
   )
   assert plain.components == ('fedavg', 'agw')
   assert copy.components == infrared.components == ('fedavg', 'agw', 'caj')
-  assert (copy.caj.teacher, copy.caj.temperature) == ('copy', 1.0)
-  assert (infrared.caj.teacher, infrared.caj.temperature) == ('infrared', 3.0)
-  assert copy.caj.lam == infrared.caj.lam == 1.0
+  assert (copy.options['caj'].teacher, copy.options['caj'].temperature) == (
+    'copy',
+    1.0,
+  )
+  assert (
+    infrared.options['caj'].teacher,
+    infrared.options['caj'].temperature,
+  ) == ('infrared', 3.0)
+  assert copy.options['caj'].lam == infrared.options['caj'].lam == 1.0
 
 
 def test_other_samplers_are_refused():

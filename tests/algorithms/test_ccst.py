@@ -175,7 +175,7 @@ def test_configurations_that_cannot_run(changes, message):
 
 @pytest.mark.slow
 def test_styles_travel_before_the_first_round(config, clients):
-  config.local.sampler = 'pk'
+  config = toy.replaced(config, {'local.sampler': 'pk'})
   chosen = compose.load(('fedpav', 'ccst'), {}, algorithms)
   executor, variables, _ = toy.make_executor(config, clients[:3], chosen)
   server, _, logs = toy.run(executor, variables, 2)

@@ -140,8 +140,9 @@ def test_the_batch_is_the_first_of_the_round_not_augmented(
   config, clients, budget
 ):
   """Whether a round's images come at once or segment by segment."""
-  config.local.epochs = 2
-  config.execution.image_budget_mb = budget
+  config = toy.replaced(
+    config, {'local.epochs': 2, 'execution.image_budget_mb': budget}
+  )
   column = jnp.zeros(4, jnp.int32)
   none = Batch(
     jnp.zeros((4, *toy.IMAGE_SHAPE), 'u1'), *[column] * 3, column > 0

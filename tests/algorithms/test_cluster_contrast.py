@@ -27,8 +27,7 @@ OPTIONS = {
 
 
 def executor_of(name, clients, components=None):
-  config = toy.toy_config()
-  config.optim.lr = 0.01
+  config = toy.replaced(toy.toy_config(), {'optim.lr': 0.01})
   chosen = compose.load(
     components or ('fedpav', name), {name: OPTIONS.get(name, {})}, algorithms
   )
@@ -291,12 +290,13 @@ def test_a_site_may_name_the_domains_of_other_sites(clients):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES)
 def test_a_dead_network_stays_finite(name, clients):
-  config = toy.toy_config()
-  config.optim.lr = 0.005
+  config = toy.replaced(toy.toy_config(), {'optim.lr': 0.005})
   chosen = compose.load(
     ('fedpav', name), {name: OPTIONS.get(name, {})}, algorithms
   )
-  config.execution.deterministic, config.execution.width = False, 0
+  config = toy.replaced(
+    config, {'execution.deterministic': False, 'execution.width': 0}
+  )
   executor, variables, _ = toy.make_executor(
     config, without_labels(clients), chosen
   )

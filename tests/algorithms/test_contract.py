@@ -68,11 +68,12 @@ def load(method):
 
 def config_of(components):
   """A toy configuration that a method can run with."""
-  config = toy.toy_config()
-  config.optim.lr = 0.005  # a large rate amplifies the last bit
+  config = toy.replaced(toy.toy_config(), {'optim.lr': 0.005})
   if any(c.client and c.client.gradient for c in components):
-    config.model.norm = 'group'
-    config.local.sampler, config.local.steps = 'poisson_pk', 3
+    config = toy.replaced(
+      config,
+      {'model.norm': 'group', 'local.sampler': 'poisson_pk', 'local.steps': 3},
+    )
   return config
 
 

@@ -238,7 +238,7 @@ def test_a_client_keeps_its_model_without_classifier_and_two_arrays():
 
 @pytest.mark.slow
 def test_transformations_are_trained_and_stay(config, clients):
-  config.local.sampler = 'pk'
+  config = toy.replaced(config, {'local.sampler': 'pk'})
   chosen = compose.load(('fedpav', 'dacs'), {}, algorithms)
   executor, variables, _ = toy.make_executor(config, clients[:3], chosen)
   server, states, logs = toy.run(executor, variables, 2)

@@ -21,7 +21,7 @@ def components(**arguments):
 
 @pytest.mark.slow
 def test_every_client_prepares_and_the_server_keeps_all(config, clients):
-  config.fraction = 0.5
+  config = toy.replaced(config, {'fraction': 0.5})
   executor, variables, _ = toy.make_executor(config, clients, components())
   server, states = executor.init(variables)
   assert not np.asarray(server.states['dfh']).any()
@@ -42,7 +42,7 @@ def test_every_client_prepares_and_the_server_keeps_all(config, clients):
 def test_statistics_are_those_of_the_clients_own_model(config, clients):
   """One client, no training: DFS of the initial model, recomputed in NumPy."""
   images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
-  config.local.data_pass_batch = 16  # all nine at once, as NumPy has them
+  config = toy.replaced(config, {'local.data_pass_batch': 16})
   executor, variables, model = toy.make_executor(
     config, clients[:1], components()
   )
@@ -196,8 +196,9 @@ def test_statistics_after_training_are_not_larger_than_the_features(config):
 
   With the running moments, which are delayed, it is not.
   """
-  config.optim.lr, config.local.epochs = 0.2, 4
-  config.local.data_pass_batch = 16
+  config = toy.replaced(
+    config, {'optim.lr': 0.2, 'local.epochs': 4, 'local.data_pass_batch': 16}
+  )
   clients = (toy.toy_client('elm', 15),)
   executor, variables, model = toy.make_executor(config, clients, components())
   server, states, _ = toy.run(executor, variables, 3)
@@ -225,11 +226,18 @@ def test_statistics_after_training_are_not_larger_than_the_features(config):
 def test_space_and_neck_go_together(config, space):
   from fedreid_jax.config import validation
 
-  config.components = ('fedpav', 'dfh')
-  config.dfh.space = space
-  config.model.neck = 'none' if space == 'f' else 'bn'
+  config = toy.replaced(
+    config,
+    {
+      'components': ('fedpav', 'dfh'),
+      'dfh.space': space,
+      'model.neck': 'none' if space == 'f' else 'bn',
+    },
+  )
   validation.validate(config)
-  config.model.neck = 'bn' if space == 'f' else 'none'
+  config = toy.replaced(
+    config, {'model.neck': 'bn' if space == 'f' else 'none'}
+  )
   with pytest.raises(errors.ConfigError, match='dfh.space'):
     validation.validate(config)
 

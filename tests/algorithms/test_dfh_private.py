@@ -220,7 +220,7 @@ def executor_of(config, clients, **arguments):
 @pytest.mark.slow
 def test_statistics_of_a_network_without_batch_moments(config, clients):
   """They are those of the trained network in evaluation mode."""
-  config.model.norm, config.optim.lr = 'frozen', 0.05
+  config = toy.replaced(config, {'model.norm': 'frozen', 'optim.lr': 0.05})
   executor, variables, model = executor_of(config, clients[:1])
   server, states, _ = toy.run(executor, variables, 1)
   trained = {n: x[0] for n, x in (server.shared | states.personal).items()}
@@ -242,7 +242,7 @@ def test_statistics_of_a_network_without_batch_moments(config, clients):
 @pytest.mark.slow
 def test_the_pass_before_round_0_has_noise_of_its_own(config, clients):
   """It has the same number as round 0, and equal noise would cancel."""
-  config.model.norm, config.optim.lr = 'group', 0.0
+  config = toy.replaced(config, {'model.norm': 'group', 'optim.lr': 0.0})
   executor, variables, _ = executor_of(
     config, clients[:2], clip=50.0, noise=5.0
   )

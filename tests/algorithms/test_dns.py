@@ -224,7 +224,7 @@ def test_it_trains_and_keeps_its_averages(config, clients, monkeypatch):
     return dns.DNS(network, num_classes)
 
   monkeypatch.setattr(networks, 'build', build)
-  config.fraction = 0.5
+  config = toy.replaced(config, {'fraction': 0.5})
   clients = [
     c._replace(modalities=(np.arange(c.num_images) % 2).astype(np.int32))
     for c in clients

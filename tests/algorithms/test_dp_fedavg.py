@@ -67,7 +67,7 @@ SHARED = {n: START[n] for n in (KERNEL, MEAN)}
 
 @pytest.mark.slow
 def test_without_noise_and_clip_it_is_the_mean(config):
-  config.batch_stats_rule = 'keep_server'
+  config = toy.replaced(config, {'batch_stats_rule': 'keep_server'})
   found = []
   options = dp_fedavg.Options(noise=0.0, clip=1e6)
   for made in (dp_fedavg.make(options), uniform.make()):
@@ -210,7 +210,9 @@ def test_a_client_that_diverged_keeps_the_state_before_the_round(
     return jnp.where(bad, factor, 0.0) * sum(values), {}
 
   poison = Component('poison', client=ClientHooks(loss=poisoned))
-  config.model.norm, config.batch_stats_rule = 'group', 'keep_server'
+  config = toy.replaced(
+    config, {'model.norm': 'group', 'batch_stats_rule': 'keep_server'}
+  )
   executor, variables, _ = toy.make_executor(
     config, CLIENTS, (FEDPAV, bound(noise=0.0, clip=9.0), poison)
   )

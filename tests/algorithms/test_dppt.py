@@ -32,8 +32,9 @@ def components(**arguments):
 
 def still(config):
   """Nothing is learnt and images are as they are: features can be told."""
-  config.optim.lr = 0.0
-  config.augment.pad, config.augment.flip = 0, 0.0
+  config = toy.replaced(
+    config, {'optim.lr': 0.0, 'augment.pad': 0, 'augment.flip': 0.0}
+  )
   return config
 
 
@@ -119,7 +120,7 @@ def test_only_later_rounds_pull_features_to_the_centres(
 
 @pytest.mark.slow
 def test_an_identity_nobody_brings_keeps_its_centre(config, clients):
-  config.fraction = 0.3
+  config = toy.replaced(config, {'fraction': 0.3})
   executor, variables, _ = toy.make_executor(config, clients, components())
   server, states = executor.init(variables)
   known = np.zeros(5, bool)

@@ -137,13 +137,18 @@ def test_other_parameters_have_neither_gradient_nor_noise():
 
 
 def private_config(**fields):
-  config = toy.toy_config()
-  config.model.norm = 'group'
-  config.local.sampler, config.local.steps = 'poisson_pk', 3
-  config.local.identities, config.local.batch = 3, 6
-  config.optim.weight_decay = 0.1
-  config.update_from_flattened_dict(fields)
-  return config
+  config = toy.replaced(
+    toy.toy_config(),
+    {
+      'model.norm': 'group',
+      'local.sampler': 'poisson_pk',
+      'local.steps': 3,
+      'local.identities': 3,
+      'local.batch': 6,
+      'optim.weight_decay': 0.1,
+    },
+  )
+  return toy.replaced(config, fields)
 
 
 @pytest.mark.slow
@@ -183,8 +188,9 @@ def test_noise_moves_the_models_of_all_clients_apart():
 
 @functools.cache
 def network(norm):
-  config = toy.toy_config()
-  config.model.norm, config.model.neck = norm, 'bnneck'
+  config = toy.replaced(
+    toy.toy_config(), {'model.norm': norm, 'model.neck': 'bnneck'}
+  )
   model = networks.wrap(networks.build(config.model, UNITS), toy.IMAGE_SHAPE)
   return model, jax.jit(model.init)(jax.random.key(1))
 

@@ -65,7 +65,7 @@ def test_weights_and_starts_by_staleness():
 
 @pytest.mark.slow
 def test_updates_are_those_of_the_paper(config, clients):
-  config.fraction = 0.5
+  config = toy.replaced(config, {'fraction': 0.5})
   options = fedbuff.Options(lr=0.7, exponent=1.5, max_staleness=2)
   executor, variables, _ = toy.make_executor(
     config, clients, (fedpav.make(), fedbuff.make(options))
@@ -113,7 +113,7 @@ def test_wrong_combinations_are_refused(fields, message):
 @pytest.mark.slow
 def test_a_variance_stays_positive(config, clients):
   """Stale clients saw it fall from 1 as the present model has since."""
-  config.fraction, config.local.steps = 0.5, 20
+  config = toy.replaced(config, {'fraction': 0.5, 'local.steps': 20})
   options = fedbuff.Options(lr=1.5)
   executor, variables, _ = toy.make_executor(
     config, clients, (fedpav.make(), fedbuff.make(options))
@@ -133,7 +133,7 @@ def test_a_variance_stays_positive(config, clients):
 @pytest.mark.slow
 def test_uploads_are_compressed_before_they_are_moved(config, clients):
   """With all values of topk nothing is lost, whatever the received model."""
-  config.fraction = 0.5
+  config = toy.replaced(config, {'fraction': 0.5})
   whole = compress.make(compress.Options('topk', ratio=1.0))
   found = []
   for more in ((), (whole,)):

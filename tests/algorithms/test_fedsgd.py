@@ -18,9 +18,16 @@ from fedreid_jax.round import compose
 def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
   """w - lr (sum_k p_k g_k + wd w), statistics averaged after every batch."""
   config, clients = toy.toy_config(), (clients[0], clients[2])
-  config.local.accumulate, config.local.drop_last = True, False
-  config.optim.momentum, config.optim.nesterov = 0.0, False
-  config.optim.weight_decay = 0.1
+  config = toy.replaced(
+    config,
+    {
+      'local.accumulate': True,
+      'local.drop_last': False,
+      'optim.momentum': 0.0,
+      'optim.nesterov': False,
+      'optim.weight_decay': 0.1,
+    },
+  )
   components = compose.load(('fedavg',), {}, algorithms)
   executor, variables, model = toy.make_executor(config, clients, components)
   server, _, logs = toy.run(executor, variables, 1)

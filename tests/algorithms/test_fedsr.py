@@ -75,8 +75,7 @@ def test_the_loss_is_the_weighted_sum_over_valid_images(norm):
 
 @pytest.fixture(scope='module')
 def model():
-  config = toy.toy_config()
-  config.model.neck = 'none'
+  config = toy.replaced(toy.toy_config(), {'model.neck': 'none'})
   changed = networks.build(config.model, 3, None, [fedsr.make().network])
   made = networks.wrap(changed, toy.IMAGE_SHAPE)
   plain = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)

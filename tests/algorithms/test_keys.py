@@ -101,9 +101,14 @@ def test_a_key_that_is_used_twice_is_noticed():
 
 @pytest.mark.slow
 def test_a_round_uses_no_key_twice(config, clients):
-  config.model.dropout = 0.5
-  # JAX does not look into the loop over clients of the deterministic mode.
-  config.execution.deterministic, config.execution.width = False, 0
+  config = toy.replaced(
+    config,
+    {
+      'model.dropout': 0.5,
+      'execution.deterministic': False,
+      'execution.width': 0,
+    },
+  )
   with jax.debug_key_reuse(True):
     executor, variables, _ = toy.make_executor(
       config, clients, compose.load(('fedpav', 'dfh'), {}, algorithms)

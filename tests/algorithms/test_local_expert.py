@@ -33,7 +33,9 @@ def components(**arguments):
 
 
 def run(config, clients, rounds, **arguments):
-  config.model.neck, config.model.bottleneck = 'mapping', 6
+  config = toy.replaced(
+    config, {'model.neck': 'mapping', 'model.bottleneck': 6}
+  )
   executor, variables, _ = toy.make_executor(
     config, clients, components(**arguments)
   )
@@ -161,8 +163,9 @@ def test_what_stays_is_the_model_of_the_client_not_the_expert(config, clients):
 
 @pytest.mark.slow
 def test_heads_of_the_others_do_not_change(config, clients):
-  config.fraction = 0.5
-  config.model.neck, config.model.bottleneck = 'mapping', 6
+  config = toy.replaced(
+    config, {'fraction': 0.5, 'model.neck': 'mapping', 'model.bottleneck': 6}
+  )
   executor, variables, _ = toy.make_executor(config, clients, components())
   server, states = executor.init(variables)
   before = states.stacked().personal

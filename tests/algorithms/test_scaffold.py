@@ -105,7 +105,7 @@ def test_the_server_adds_what_arrived(weights, first, third):
 def rounds(clients):
   """Two rounds of FedPav without and with the correction."""
   config, ends = toy.toy_config(), []
-  config.local.steps = 3
+  config = toy.replaced(config, {'local.steps': 3})
   for names in (('fedpav',), ('fedpav', 'scaffold')):
     made = compose.load(names, {}, algorithms)
     executor, variables, _ = toy.make_executor(config, clients[:3], made)
@@ -163,12 +163,21 @@ def ends_at(names, fraction=1.0, rounds=60, **arguments):
     column = jnp.zeros((len(images), 1))
     return types.Outputs(column, column, column), {}
 
-  config = toy.toy_config()
-  config.loss.identity, config.optim.weight_decay = 0.0, 0.0
-  config.optim.lr, config.optim.momentum = 0.1, 0.0
-  config.optim.nesterov, config.fraction = False, fraction
-  config.local.batch, config.local.steps = 1, 5
-  config.augment.pad, config.augment.flip = 0, 0.0
+  config = toy.replaced(
+    toy.toy_config(),
+    {
+      'loss.identity': 0.0,
+      'optim.weight_decay': 0.0,
+      'optim.lr': 0.1,
+      'optim.momentum': 0.0,
+      'optim.nesterov': False,
+      'fraction': fraction,
+      'local.batch': 1,
+      'local.steps': 5,
+      'augment.pad': 0,
+      'augment.flip': 0.0,
+    },
+  )
   clients = tuple(
     types.ClientData(
       f'client{k}',

@@ -346,7 +346,7 @@ def test_every_summation_is_a_sum_of_clients_who_know_each_other(config):
 
 
 def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
-  config.model.features = (4, 8)
+  config = toy.replaced(config, {'model.features': (4, 8)})
   model = networks.wrap(networks.build(config.model, 3), contract.IMAGE_SHAPE)
   parts = compose.load(('fedpav', 'secagg', 'dp_fedavg'), {}, algorithms)
   shared = jax.eval_shape(model.init, jax.random.key(0))
@@ -488,7 +488,9 @@ def test_a_summation_that_draws_no_noise_is_refused_beside_it():
 
 @pytest.mark.slow
 def test_noise_on_integers_is_drawn_once_on_any_number_of_devices(config):
-  config.batch_stats_rule, config.model.norm = 'keep_server', 'group'
+  config = toy.replaced(
+    config, {'batch_stats_rule': 'keep_server', 'model.norm': 'group'}
+  )
   options = {'dp_fedavg': {'noise': 0.3, 'adaptive': True, 'clip': 0.5}}
   method = compose.load(('fedpav', 'dp_fedavg', 'secagg'), options, algorithms)
   shared = []

@@ -72,8 +72,8 @@ def test_a_saved_configuration(tmp_path):
   for field, name in (
     ('components', ['fedpav', 'beside.rule']),
     ('model.name', 'beside.rule'),
-    ('model', {**saved.model, 'name': 'beside.rule'}),
-    ('data', {**saved.data, 'source': 'beside.rule'}),
+    ('model', {**vars(saved.model), 'name': 'beside.rule'}),
+    ('data', {**vars(saved.data), 'source': 'beside.rule'}),
   ):
     path.write_text(json.dumps(load.to_json(config) | {field: name}))
     with pytest.raises(fr.errors.ConfigError, match='beside.rule.*runs its'):

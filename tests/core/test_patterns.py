@@ -61,11 +61,9 @@ def test_a_folder_names_the_field(tmp_path, monkeypatch):
   image = tmp_path / 'east' / 'p1' / f'{TEXT}.png'
   image.parent.mkdir(parents=True)
   image.touch()
-  config = schema.default().data
-  with config.unlocked():
-    config.camera_pattern = r'/(a|a)*$'
+  chosen = folder_layout.Patterns(camera_pattern=r'/(a|a)*$')
   with pytest.raises(errors.ConfigError) as info:
-    folder_layout.find(tmp_path, config, False).read('east')
+    folder_layout.find(tmp_path, chosen, False).read('east')
   assert info.value.where == 'data.camera_pattern'
 
 

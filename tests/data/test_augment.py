@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data import augment
 
 AREA = (0.02, 0.4)
@@ -14,8 +13,7 @@ KEY = jax.random.key(0)
 
 
 def transforms(pad=0, flip=0.0, erase=0.0, **others):
-  config = schema.default().augment
-  config.update(pad=pad, flip=flip, erase=erase, **others)
+  config = augment.Augment(pad=pad, flip=flip, erase=erase, **others)
   made = augment.make(config, (0.5, 0.25, 0.0), (0.5, 0.5, 1.0))
   return augment.Transforms(jax.jit(made.train), jax.jit(made.test))
 
@@ -270,7 +268,6 @@ def test_erased_areas_and_tries():
 
 
 def test_colours_of_images_without_any():
-  config = schema.default().augment
-  config.channel = 0.5
+  config = augment.Augment(channel=0.5)
   with pytest.raises(errors.ConfigError, match='1 channels'):
     augment.make(config, (0.5,), (0.5,))

@@ -7,20 +7,19 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data import load
 from fedreid_jax.data.datasets import registry
+from fedreid_jax.data.options import Data
 
 TRAINED = ('market1501', 'msmt17', 'cuhk03-np', 'sysu-mm01', 'regdb', 'llcm')
 HALVES = ('viper', 'prid2011', 'grid', 'qmul-ilids', '3dpes', 'caviar4reid')
 
 
 def config(root, **changes):
-  data = schema.default().data
-  data.source, data.root = 'datasets', str(root)
-  data.height, data.width = 16, 8
-  data.update(changes)
-  return data
+  return Data(
+    **{'source': 'datasets', 'root': str(root), 'height': 16, 'width': 8}
+    | changes
+  )
 
 
 def read(data):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data import client_split, federation, load
+from fedreid_jax.data.options import Data
 
 
 def domain(name='d', identities=(7, 7, 3, 3, 3), cameras=(0, 1, 0, 0, 1)):
@@ -270,14 +270,19 @@ def test_labels_of_a_classification_test_are_those_of_training():
 
 
 def synthetic(**changes):
-  data = schema.default().data
-  data.task, data.client_split = 'classification', 'iid'
-  data.sources = data.targets = ('plaza',)
-  data.height, data.width = 16, 8
-  data.identities, data.cameras, data.shots = 3, 2, 4
-  data.target_shots = 2
-  data.update(changes)
-  return data
+  given = {
+    'task': 'classification',
+    'client_split': 'iid',
+    'sources': ('plaza',),
+    'targets': ('plaza',),
+    'height': 16,
+    'width': 8,
+    'identities': 3,
+    'cameras': 2,
+    'shots': 4,
+    'target_shots': 2,
+  }
+  return Data(**given | changes)
 
 
 @pytest.mark.slow
@@ -329,10 +334,9 @@ def test_clients_that_cannot_classify(changes, message):
 
 
 def published(root, **changes):
-  data = synthetic(source='datasets', root=str(root))
-  data.sources = data.targets = ('cifar10',)
-  data.update(changes)
-  return data
+  given = {'source': 'datasets', 'root': str(root)}
+  own = {'sources': ('cifar10',), 'targets': ('cifar10',)}
+  return synthetic(**given | own | changes)
 
 
 def test_cifar10_is_partitioned_and_tested_on_its_own_test_images(minis):

@@ -86,12 +86,14 @@ def test_a_preset_converts_no_colours_but_a_user_may(tree, arg, message):
 def test_python_users_write_it_too(tree):
   config = load_config('fedpav:photos', {'data.invert': True})
   assert config.data.colour_as == ('inverted',)
-  folder_source.check_colours(tree, config.data, tree[0].parent)
+  data = validation.validate(config).data
+  folder_source.check_colours(tree, data, tree[0].parent)
   config = load_config(
     'fedpav:photos', data={'channels': 'grey', 'mean': (0.5,), 'std': (0.25,)}
   )
   assert config.data.colour_as == ('grey',)
   config = load_config('fedpav:photos')
   config.data.invert = True
+  data = validation.validate(config).data
   with pytest.raises(errors.ConfigError, match='inverted'):
-    folder_source.check_colours(tree, config.data, tree[0].parent)
+    folder_source.check_colours(tree, data, tree[0].parent)

@@ -7,13 +7,13 @@ import numpy as np
 import photo_trees
 import pytest
 
-from fedreid_jax import errors, load_config
+from fedreid_jax import errors
 from fedreid_jax.data import cache, integrity, load
 
 
 def loaded(root):
   data = {'root': str(root), 'height': 24, 'width': 12}
-  return load.load(load_config('fedpav:photos', data=data).data)
+  return load.load(photo_trees.configured(data))
 
 
 @pytest.mark.parametrize('link', [shutil.copy, os.link, os.symlink])

@@ -4,8 +4,8 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data.folder import folder_layout
+from fedreid_jax.data.options import Data
 
 
 def save(root, *names):
@@ -17,7 +17,7 @@ def save(root, *names):
 
 def labels(root, *names):
   save(root, *names)
-  found = folder_layout.labels(root, schema.default().data)
+  found = folder_layout.labels(root, Data())
   return {name: tuple(label) for name, label in found.items()}
 
 

@@ -6,17 +6,14 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data import load
 from fedreid_jax.data.folder import doctor
+from fedreid_jax.data.options import Data
 
 
 def config(root, **changes):
-  data = schema.default().data
-  data.source, data.root, data.query = 'folder', str(root), 'first'
-  data.height, data.width = 4, 3
-  data.update(changes)
-  return data
+  given = {'source': 'folder', 'root': str(root), 'query': 'first'}
+  return Data(**given | {'height': 4, 'width': 3} | changes)
 
 
 @pytest.fixture

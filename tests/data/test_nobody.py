@@ -6,7 +6,7 @@ import numpy as np
 import photo_trees
 import pytest
 
-from fedreid_jax import errors, load_config
+from fedreid_jax import errors
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import NOBODY
 from fedreid_jax.data.folder import folder_layout
@@ -79,7 +79,7 @@ def manifest(root):
 def test_nobody_is_learned_or_asked_for(tmp_path, make, learned, distractors):
   make(tmp_path)
   data = {'root': str(tmp_path), 'height': 24, 'width': 12, 'held_out': 0.5}
-  loaded = load.load(load_config('fedpav:photos', data=data).data)
+  loaded = load.load(photo_trees.configured(data))
   (client,), (target,) = loaded.clients, loaded.targets
   assert (client.num_identities, client.num_images) == (learned, 4 * learned)
   own = target.images.identities
@@ -97,13 +97,13 @@ def test_msmt17_numbers_persons_from_0000(tmp_path):
       name = f'{person:04d}_{k:03d}_0{k + 1}_0303morning_0004_{k}.jpg'
       photo_trees.save(tmp_path / f'a/{person:04d}/{name}', person, k)
   data = {'root': str(tmp_path), 'height': 24, 'width': 12, 'held_out': 0}
-  (client,) = load.load(load_config('fedpav:photos', data=data).data).clients
+  (client,) = load.load(photo_trees.configured(data)).clients
   assert client.num_identities == 3
 
 
 def test_a_folder_of_nobody_is_refused(tmp_path):
   save(tmp_path, ['0000', '-1'])
-  config = load_config('fedpav:photos', data={'root': str(tmp_path)}).data
+  config = photo_trees.configured({'root': str(tmp_path)})
   with pytest.raises(errors.DataError, match='no image of a person'):
     load.load(config)
 

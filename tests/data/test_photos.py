@@ -7,14 +7,14 @@ import photo_trees
 import pytest
 from photo_trees import PLACES
 
-from fedreid_jax import errors, load_config
+from fedreid_jax import errors
 from fedreid_jax.data import load
 from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
 
 
 def config(root, **changes):
   fields = {'root': str(root), 'height': 24, 'width': 12} | changes
-  return load_config('fedpav:photos', data=fields).data
+  return photo_trees.configured(fields)
 
 
 def failure(root, **changes):
@@ -141,17 +141,16 @@ def test_names_of_market1501_with_more_cameras(tmp_path, minis):
   (client,) = load.load(config(root)).clients
   assert client.num_identities == 2
   official = config(minis('market1501'))
-  other = load_config(
-    'fedpav:photos',
-    data=dict(
+  other = photo_trees.configured(
+    dict(
       source='datasets',
       root=str(minis('market1501')),
       sources=('market1501',),
       targets=('market1501',),
       height=24,
       width=12,
-    ),
-  ).data
+    )
+  )
   ours, theirs = load.load(official), load.load(other)
   pairs = [(ours.targets[0].images, theirs.targets[0].images)]
   for a, b in pairs:

@@ -7,15 +7,12 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data import sampling
 from fedreid_jax.method import poisson
 
 
 def settings(**changes):
-  config = schema.default().local
-  config.update({'batch': 4, 'identities': 2} | changes)
-  return config
+  return sampling.Local(**{'batch': 4, 'identities': 2} | changes)
 
 
 def both_modalities(client, infrared=3):
@@ -307,10 +304,8 @@ STEPS = 4000
 
 
 def plan_of(sampler, client, batch, identities=2, steps=STEPS, seed=0):
-  config = schema.default().local
-  config.update(
-    {'sampler': sampler, 'batch': batch, 'identities': identities}
-    | {'steps': steps}
+  config = sampling.Local(
+    sampler=sampler, batch=batch, identities=identities, steps=steps
   )
   plan, shape, masked = sampling.make(config, (client,), seed)
   assert masked and shape == (steps, 2 * batch)

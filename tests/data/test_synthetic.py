@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data import load
+from fedreid_jax.data.options import Data
 from fedreid_jax.data.synthetic import (
   appearance,
   body,
@@ -425,8 +425,6 @@ def test_a_name_without_a_version_is_the_newest_one():
 
 
 def test_every_version_is_a_source_with_a_digest_of_its_own(monkeypatch):
-  config = schema.default().data
-  config.sources, config.targets = ('plaza',), ('mall',)
   asked, digests = [], []
 
   def images(*sizes, source, **options):
@@ -434,8 +432,9 @@ def test_every_version_is_a_source_with_a_digest_of_its_own(monkeypatch):
     return np.zeros((1, 1, 1, 3), np.uint8)
 
   monkeypatch.setattr(synthetic_source, 'kept_images', images)
-  for config.source in versions.NAMES:
-    assert load.SOURCES[config.source] is synthetic_source.load
+  for name in versions.NAMES:
+    assert load.SOURCES[name] is synthetic_source.load
+    config = Data(sources=('plaza',), targets=('mall',), source=name)
     source = synthetic_source.load(config)
     digests.append(source.digest)
     source.domains[0].images()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
+from fedreid_jax.data.options import Data
 from fedreid_jax.data.synthetic import (
   photographs,
   shifts,
@@ -18,13 +18,15 @@ from fedreid_jax.data.synthetic import (
 
 def plaza(**fields):
   """Returns the training images of a domain of four cameras, and the source."""
-  config = schema.default().data
-  config.sources, config.targets = ('plaza:infrared=1,cameras=3',), ('mall',)
-  config.identities, config.shots = 40, 2
-  config.height, config.width = 16, 8
-  for name, value in fields.items():
-    config[name] = value
-  source = synthetic_source.load(config)
+  given = {
+    'sources': ('plaza:infrared=1,cameras=3',),
+    'targets': ('mall',),
+    'identities': 40,
+    'shots': 2,
+    'height': 16,
+    'width': 8,
+  }
+  source = synthetic_source.load(Data(**given | fields))
   return source.domains[0], source
 
 
@@ -222,10 +224,13 @@ def test_many_images_are_not_kept(rendered, monkeypatch):
 
 
 def targets(*specs):
-  config = schema.default().data
-  config.sources, config.targets = ('plaza',), specs
-  config.target_identities, config.target_shots = 3, 2
-  config.height, config.width = LARGER['height'], LARGER['width']
+  config = Data(
+    sources=('plaza',),
+    targets=specs,
+    target_identities=3,
+    target_shots=2,
+    **LARGER,
+  )
   return synthetic_source.load(config).targets
 
 

@@ -82,7 +82,7 @@ def test_without_cameras_every_other_image_is_a_match():
 
 
 def test_clients_of_a_recipe_lack_them():
-  config = recipes.recipe('fedpav:smoke,data.identities=20')
+  config = checks.validate(recipes.recipe('fedpav:smoke,data.identities=20'))
   federated = load.load(config.data, held_out=0.1)
   assert [c.num_identities for c in federated.clients] == [18] * 3
   names = [target.name for target in federated.targets]

@@ -10,6 +10,7 @@ from fedreid_jax.config import schema, validation
 from fedreid_jax.data import federation
 from fedreid_jax.evaluation import camera_norm
 from fedreid_jax.evaluation.evaluators import retrieval
+from fedreid_jax.evaluation.options import Evaluation
 
 
 def test_by_hand():
@@ -110,8 +111,7 @@ def test_persons_of_another_camera_are_found(rule):
   features = np.stack([np.cos(angle), np.sin(angle)], 1)
   features = (features + 9 * cameras[:, None]).astype(np.float32)
   target = federation.split_target(domain(cameras), cameras == 0)
-  config = schema.default().evaluation
-  config.camera_norm = rule
+  config = Evaluation(camera_norm=rule)
   found = retrieval.evaluate(
     toy_run.model_of(config, lambda _: features), target
   )

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.config import load, parsing, schema, validation
+from fedreid_jax.config import load, parsing, recipes, schema, validation
 from fedreid_jax.core import plugins
 from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, evaluators
@@ -36,8 +37,7 @@ def parts():
 
 def evaluate(parts, targets, *extra, **fields):
   model, variables, transforms = parts
-  config = toy.toy_config().evaluation
-  config.update(fields)
+  config = toy.replaced(toy.toy_config().evaluation, fields)
   run = evaluator.make(
     config, targets, model, transforms, placement.make_mesh(1), extra
   )
@@ -103,15 +103,22 @@ def test_two_metrics_of_one_name_are_refused(parts):
 
 def test_evaluators_of_another_task_are_refused():
   assert built_in('classification') == ['classification']
-  config = schema.default()
-  config.evaluation.extra = ('classification',)
+
+  def loaded(task, name):
+    config = validation.validate(recipes.recipe('fedpav:smoke'))
+    return build.load_evaluators(
+      replace(
+        config,
+        data=replace(config.data, task=task),
+        evaluation=replace(config.evaluation, extra=(name,)),
+      )
+    )
+
   with pytest.raises(errors.ConfigError, match='evaluates classification'):
-    build.load_evaluators(config)
-  config.data.task = 'classification'
-  assert build.load_evaluators(config) == ()
-  config.evaluation.extra = ('roc',)
+    loaded('retrieval', 'classification')
+  assert loaded('classification', 'classification') == ()
   with pytest.raises(errors.ConfigError, match='evaluation.extra'):
-    build.load_evaluators(config)
+    loaded('classification', 'roc')
 
 
 def test_an_evaluator_of_a_stranger_has_its_options(
@@ -135,14 +142,13 @@ def evaluate(model, target, options):
 """)
   monkeypatch.syspath_prepend(tmp_path)
   config = parsing.change(
-    schema.default(),
+    recipes.recipe('fedpav:smoke'),
     [
       "evaluation.extra=('my_metrics.of_a_stranger','roc','roc')",
       'of_a_stranger.power=3',
     ],
   )
-  validation.validate(config)
-  extra = build.load_evaluators(config)
+  extra = build.load_evaluators(validation.validate(config))
   assert len(extra) == 2
   (found,) = evaluate(parts, (TARGET,), extra[0])
   assert found['norm'] > 0 and type(found['norm']) is float

@@ -71,9 +71,15 @@ def test_feature_before_the_neck_is_another(network):
 @pytest.mark.slow
 @pytest.mark.usefixtures('shallow')
 def test_each_modality_has_its_own_stem():
-  config = toy.toy_config()
-  config.model.name, config.model.width = 'resnet18', 1 / 32
-  config.model.small_stem, config.model.modality_specific_stages = True, 1
+  config = toy.replaced(
+    toy.toy_config(),
+    {
+      'model.name': 'resnet18',
+      'model.width': 1 / 32,
+      'model.small_stem': True,
+      'model.modality_specific_stages': 1,
+    },
+  )
   model = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   variables = jax.jit(model.init)(jax.random.key(0))
   transforms = augment.make(config.augment, (0.5,), (0.25,))
@@ -145,9 +151,9 @@ def test_both_sides_of_the_neck_are_ranked(side):
   transforms = augment.make(config.augment, (0.5,), (0.25,))
 
   def ranked(**changes):
-    config.evaluation.update(changes)
+    chosen = toy.replaced(config.evaluation, changes)
     run = evaluator.make(
-      config.evaluation, (TARGET,), model, transforms, placement.make_mesh(1)
+      chosen, (TARGET,), model, transforms, placement.make_mesh(1)
     )
     return run({'global': variables})[0]['metrics']
 
@@ -190,8 +196,9 @@ def parts():
 
 def evaluate(parts, target, kinds, norm=True):
   model, models, transforms = parts
-  config = toy.toy_config().evaluation
-  config.ensemble, config.ensemble_norm = kinds, norm
+  config = toy.replaced(
+    toy.toy_config().evaluation, {'ensemble': kinds, 'ensemble_norm': norm}
+  )
   run = evaluator.make(
     config, (target,), model, transforms, placement.make_mesh(1)
   )
@@ -278,8 +285,15 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
     clients, (TARGET,), toy.IMAGE_SHAPE, (0.5,), (0.25,), 'toy'
   )
   monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
-  config.name, config.rounds, config.execution.devices = 'toy', 1, 1
-  config.components = ('standalone',)
+  config = toy.replaced(
+    config,
+    {
+      'name': 'toy',
+      'rounds': 1,
+      'execution.devices': 1,
+      'components': ('standalone',),
+    },
+  )
   results = loop.train(config, tmp_path)
   found = run_evaluation.evaluate(
     tmp_path, {'evaluation.ensemble': ('concat', 'average')}

@@ -1,6 +1,7 @@
 """Moments of the gallery: by hand, by training mode, and through tests."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -37,9 +38,10 @@ def parts():
 
 
 def given(rule, batch=64, momentum=0.1):
-  config = toy.toy_config().evaluation
-  config.batch_stats = rule
-  config.moments_batch, config.moments_momentum = batch, momentum
+  config = toy.replaced(
+    toy.toy_config().evaluation,
+    {'batch_stats': rule, 'moments_batch': batch, 'moments_momentum': momentum},
+  )
   return config
 
 
@@ -193,9 +195,14 @@ def test_parameters_stay(parts, rule):
 @pytest.mark.slow
 @pytest.mark.usefixtures('shallow')
 def test_a_layer_without_gallery_images_keeps_its_moments(parts):
-  config = toy.toy_config()
-  config.model.name, config.model.width = 'resnet18', 1 / 16
-  config.model.modality_specific_stages = 1
+  config = toy.replaced(
+    toy.toy_config(),
+    {
+      'model.name': 'resnet18',
+      'model.width': 1 / 16,
+      'model.modality_specific_stages': 1,
+    },
+  )
   model = networks.wrap(networks.build(config.model, 24), toy.IMAGE_SHAPE)
   variables = jax.device_get(jax.jit(model.init)(jax.random.key(0)))
   (adapted,), _ = adapt((model, variables, parts[2]), rule='target')
@@ -219,8 +226,9 @@ def evaluate(parts, config, devices=1, seen=None, models=('global',)):
 @pytest.mark.parametrize('rule', target_stats.RULES)
 def test_the_ranked_features_are_those_of_the_parts(parts, rule):
   """On any number of devices, also for an ensemble and both necks."""
-  config = given(rule, batch=8, momentum=0.5)
-  config.report_both_neck_features = True
+  config = replace(
+    given(rule, batch=8, momentum=0.5), report_both_neck_features=True
+  )
   found = {}
   (entry,) = evaluate(
     parts, config, seen=lambda name, target, rows: found.update({name: rows})
@@ -236,8 +244,12 @@ def test_the_ranked_features_are_those_of_the_parts(parts, rule):
   assert 'mAP_before_neck' in entry['metrics']
   (other,) = evaluate(parts, config, devices=2)
   assert other == entry
-  config.ensemble, config.report_both_neck_features = ('concat',), False
-  config.ensemble_norm = False  # so that the order is that of one model
+  config = replace(
+    config,
+    ensemble=('concat',),
+    report_both_neck_features=False,
+    ensemble_norm=False,  # so that the order is that of one model
+  )
   entries = evaluate(parts, config, models=('client:a', 'client:b'))
   scores = [one['metrics']['mAP'] for one in entries]
   assert len(scores) == 3 and scores == pytest.approx([scores[0]] * 3)

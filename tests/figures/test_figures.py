@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,15 +53,14 @@ def test_the_same_figure_is_the_same_file(kind, tmp_path):
 
 
 def test_labels_tell_runs_apart():
-  config = toy.toy_config()
-  config.name = 'dfh'
-  other = config.copy_and_resolve_references()
+  config = toy.replaced(toy.toy_config(), {'name': 'dfh'})
+  other = config
   folders = [Path('x/one'), Path('x/two')]
   assert canvas.labels([config, other], folders) == ['dfh (one)', 'dfh (two)']
-  other.seed = 3
+  other = replace(other, seed=3)
   both = canvas.labels([config, other], folders)
   assert both == ['dfh, seed 0', 'dfh, seed 3']
-  other.name = 'fedpav'
+  other = replace(other, name='fedpav')
   assert canvas.labels([config, other], folders) == ['dfh', 'fedpav']
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,7 @@ def run():
 
 def written(run, seed, mAP):
   """What a run of two rounds has written; its clients are ash and birch."""
-  config = run.config.copy_and_resolve_references()
-  config.seed = seed
+  config = replace(run.config, seed=seed)
   queries = len(run.federation.targets[0].trials[0].query)
   clients = {'ash': {'loss': 1.0}, 'birch': {'loss': 3.0}}
   rounds = [

@@ -36,14 +36,16 @@ def test_identities_and_images_are_drawn_by_the_seed():
   assert set(tsne.chosen(few, 0)[1]) == {0}
 
 
+def without_novel(run):
+  return run._replace(config=toy.replaced(run.config, {'dfh.novel': 'none'}))
+
+
 def test_hallucinated_features_have_the_statistics(run):
   """Without spread a domain's features are its mean plus normalised ones."""
   dfs = np.zeros((4, 4, 8), np.float32)
   dfs[:, 0] = np.arange(4)[:, None]
   dfs[:, 2] = 1
-  run = run._replace(
-    states={'dfh': dfs}, config=run.config.copy_and_resolve_references()
-  )
+  run = run._replace(states={'dfh': dfs})
   client = run.client('birch')
   rows, kinds = tsne.chosen(client, 0)
   every = run.features(client.images(), 'feature')  # fewer than a batch
@@ -54,7 +56,7 @@ def test_hallucinated_features_have_the_statistics(run):
   shift = novel.features - b
   np.testing.assert_allclose(shift, shift[0, 0] + 0 * shift, atol=1e-5)
   assert 0 < shift[0, 0] < 3
-  run.config.dfh.novel = 'none'
+  run = without_novel(run)
   found = tsne.hallucinated(run, 'birch', 0)
   assert [c.name for c in found] == ['ash', 'cedar', 'dogwood']
   for mean, cloud in zip((0, 2, 3), found, strict=True):
@@ -64,8 +66,9 @@ def test_hallucinated_features_have_the_statistics(run):
 @pytest.mark.parametrize('novel', ['dirichlet', 'dirichlet_mixup'])
 def test_one_draw_keeps_the_differences_between_images(run, novel):
   """All images have one map, so differences have one factor per channel."""
-  config = run.config.copy_and_resolve_references()
-  config.dfh.novel, config.dfh.mix_own = novel, 'hallucinated'
+  config = toy.replaced(
+    run.config, {'dfh.novel': novel, 'dfh.mix_own': 'hallucinated'}
+  )
   run = run._replace(config=config)
   (cloud,) = tsne.hallucinated(run, '', 3)
   rows, _ = tsne.chosen(run.client(''), 3)
@@ -99,7 +102,8 @@ def test_figure_six_of_three_methods(tmp_path):
     ('b', toy_run.toy_run()),
     ('c', toy_run.toy_run(('fedpav',))),
   ]
-  runs[1][1].config.dfh.novel = 'feature_mixup'
+  mixed = toy.replaced(runs[1][1].config, {'dfh.novel': 'feature_mixup'})
+  runs[1] = 'b', runs[1][1]._replace(config=mixed)
   figure = tsne.draw(runs, 'birch', 1)
   pixels = written(figure, tmp_path / 'tsne.png')
   assert pixels.shape[1] > 1800
@@ -134,8 +138,7 @@ def test_three_domains_are_distinct_without_colour():
 
 
 def test_features_of_known_domains_without_a_novel_one(run):
-  own = run._replace(config=run.config.copy_and_resolve_references())
-  own.config.dfh.novel = 'none'
+  own = without_novel(run)
   figure = tsne.draw([('a', own)], 'ash')
   assert figure.axes[0].get_title() == 'a: FH'
   names = [text.get_text() for text in figure.legends[0].get_texts()]

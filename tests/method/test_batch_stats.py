@@ -78,8 +78,7 @@ def test_one_image_has_no_moments(count, replaced):
 )
 def test_installed_moments_of_a_batch_give_that_batch_its_own_outputs(fields):
   """Evaluation with them equals measuring; padded images do not count."""
-  config = toy.toy_config().model
-  config.update(fields)
+  config = toy.replaced(toy.toy_config().model, fields)
   model = networks.wrap(networks.build(config, 3), (16, 16, 1))
   variables = jax.device_get(jax.jit(model.init)(jax.random.key(0)))
   rng = np.random.default_rng(1)
@@ -122,8 +121,9 @@ def stacked(moments):
 @pytest.mark.slow
 def test_moments_of_clients_are_those_of_their_images(config, clients):
   """At one model of all, at one a client, and in segments."""
-  config.local.data_pass_batch = 16
-  config.augment.pad, config.augment.flip = 0, 0.0
+  config = toy.replaced(
+    config, {'local.data_pass_batch': 16, 'augment.pad': 0, 'augment.flip': 0.0}
+  )
   fedpav = compose.load(('fedpav',), {}, algorithms)
   executor, variables, model = toy.make_executor(config, clients, fedpav)
   found = stacked(
@@ -150,10 +150,10 @@ def test_moments_of_clients_are_those_of_their_images(config, clients):
           layers[name],
           moments,
         )
-  config.local.data_pass_batch, config.augment.pad = 4, 2
+  config = toy.replaced(config, {'local.data_pass_batch': 4, 'augment.pad': 2})
   whole, *_ = toy.make_executor(config, clients, fedpav)
   each = stacked(whole.moments(*at_own))
   assert (each['neck/bn'].mean != found['neck/bn'].mean).any()
-  config.execution.image_budget_mb = 700 / 2**20
+  config = toy.replaced(config, {'execution.image_budget_mb': 700 / 2**20})
   cut, *_ = toy.make_executor(config, clients, fedpav)
   toy.assert_equal_trees(each, stacked(cut.moments(*at_own)))

@@ -5,19 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy
-from ml_collections import ConfigDict
 
-from fedreid_jax import algorithms, errors
-from fedreid_jax.config import schema
+from fedreid_jax import errors
+from fedreid_jax.config import validation
 from fedreid_jax.method import optimizers
 from fedreid_jax.models import resnet
-from fedreid_jax.round import compose
 
 
-def settings(**changes) -> ConfigDict:
-  config = schema.default().optim
-  config.update(changes)
-  return config
+def settings(**changes) -> optimizers.Optim:
+  return optimizers.Optim(**changes)
 
 
 def test_three_steps_of_nesterov_with_coupled_decay():
@@ -146,14 +142,11 @@ def unmoved(clients, components, **changes):
 
   Leaves that start at zero are left out: nothing of them can decay.
   """
-  config = toy.toy_config()
-  config.local.steps, config.optim.weight_decay = 1, 0.5
-  config.update_from_flattened_dict(changes)
-  made = compose.load(
-    components,
-    {n: config[n].to_dict() for n in components if n in config},
-    algorithms,
+  config = toy.replaced(
+    toy.toy_config(), {'local.steps': 1, 'optim.weight_decay': 0.5}
   )
+  config = toy.replaced(config, changes | {'components': components})
+  made = validation.load_components(config)
   executor, variables, _ = toy.make_executor(config, clients[:1], made)
   start = jax.device_get(executor.init(variables)[0])
   server, _, _ = toy.run(executor, variables, 1)

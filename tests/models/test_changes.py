@@ -15,8 +15,7 @@ SMALL = {'name': 'resnet18', 'width': 1 / 32, 'small_stem': True}
 
 
 def build(*components, **fields):
-  model = toy.toy_config().model
-  model.update(fields)
+  model = toy.replaced(toy.toy_config().model, fields)
   changes = [component.make().network for component in components]
   return networks.build(model, 5, None, changes)
 

@@ -4,7 +4,7 @@ import pytest
 from flax import linen as nn
 
 from fedreid_jax import errors
-from fedreid_jax.config import recipes
+from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import types
 from fedreid_jax.models import dns, flops, networks, reid, resnet
 from fedreid_jax.models.layers import inserted
@@ -89,7 +89,7 @@ def test_dns_costs_what_the_paper_says():
 )
 def test_lba_and_deen_cost_what_the_results_say(recipe, parameters, billions):
   """DEEN's branches are for training: at test time its own feature is taken."""
-  c = recipes.recipe(recipe, 'paper')
+  c = validation.validate(recipes.recipe(recipe, 'paper'))
   shape = (c.data.height, c.data.width, 3)
   model = build.network(c, IDENTITIES, shape)
   found = flops.count(model, shape)

@@ -158,7 +158,7 @@ def test_frozen_statistics_are_those_of_evaluation():
 
 def network(**fields):
   config = toy.toy_config()
-  config.model.update(fields)
+  config = toy.replaced(config, {'model': toy.replaced(config.model, fields)})
   return networks.wrap(networks.build(config.model, 3), (16, 16, 1))
 
 

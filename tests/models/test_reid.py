@@ -1,7 +1,8 @@
+import dataclasses
+
 import compiled
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 import toy
@@ -10,28 +11,26 @@ from flax import traverse_util
 from fedreid_jax import errors
 from fedreid_jax.models import networks, resnet
 from fedreid_jax.models.forward import ForwardCtx
+from fedreid_jax.models.options import Model
 
 
 def make(num_classes=6, **changes):
-  config = ml_collections.ConfigDict(
-    dict(
-      name='convnet',
-      modality_specific_stages=0,
-      width=0.0625,
-      small_stem=True,
-      last_stride=1,
-      features=(4, 6),
-      pool='gap',
-      neck='bnneck',
-      norm='batch',
-      bottleneck=7,
-      dropout=0.5,
-      classifier_bias=False,
-      dtype='float32',
-    )
+  config = Model(
+    name='convnet',
+    modality_specific_stages=0,
+    width=0.0625,
+    small_stem=True,
+    last_stride=1,
+    features=(4, 6),
+    pool='gap',
+    neck='bnneck',
+    norm='batch',
+    bottleneck=7,
+    dropout=0.5,
+    classifier_bias=False,
+    dtype='float32',
   )
-  config.update(changes)
-  return networks.build(config, num_classes)
+  return networks.build(dataclasses.replace(config, **changes), num_classes)
 
 
 @pytest.fixture(params=['convnet', 'resnet18'])

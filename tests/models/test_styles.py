@@ -208,9 +208,10 @@ def test_modules_come_after_the_stages_that_are_given(name, stages, places):
 @pytest.mark.parametrize('name', ['convnet', 'resnet18'])
 def test_a_test_is_that_of_the_plain_network(name):
   """They have the same parameters, and the same outputs in evaluation."""
-  config = toy.toy_config()
-  config.model.name, config.model.width = name, 1 / 16
-  config.model.small_stem = True
+  config = toy.replaced(
+    toy.toy_config(),
+    {'model.name': name, 'model.width': 1 / 16, 'model.small_stem': True},
+  )
 
   def network(*components):
     changes = [one.make().network for one in components]
@@ -250,8 +251,7 @@ def test_options_of_a_component_reach_its_network():
 
 
 def test_a_network_of_one_stage_pools_the_mean_of_the_given_style():
-  config = toy.toy_config()
-  config.model.features = (6,)
+  config = toy.replaced(toy.toy_config(), {'model.features': (6,)})
   changes = [ccst.make().network]
   made = networks.build(config.model, 3, None, changes)
   model = networks.wrap(made, (16, 16, 1))

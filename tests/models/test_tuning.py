@@ -1,5 +1,7 @@
 """Few parameters beside a frozen backbone."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -22,8 +24,7 @@ def pair(fields):
   """A tuned model, the whole one, and the initial variables of both."""
   config = configured(fields)
   plain = configured('data.height=16')
-  plain.model = config.model.copy_and_resolve_references()
-  plain.model.tune, plain.model.trained = '', ''
+  plain = replace(plain, model=replace(config.model, tune='', trained=''))
   key = jax.random.key(config.seed)
   tuned, whole = (build.network(c, 5, SHAPE) for c in (config, plain))
   variables = jax.jit(lambda key: (tuned.init(key), whole.init(key)))(key)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch_backbones
 
-from fedreid_jax.config import recipes
+from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import trees
 from fedreid_jax.models.backbones import vit
 from fedreid_jax.round import compose
@@ -105,9 +105,13 @@ def test_embeddings_of_cameras_are_added_to_all_tokens():
   assert abs(found[:2] - plain[:2]).max() > 1e-3
 
 
+def configured(*recipe):
+  return validation.validate(recipes.recipe(*recipe))
+
+
 def test_embeddings_stay_at_clients_and_tests_do_not_need_them():
   changes = 'smoke,model.name=vit,vit.cameras=4'
-  config = recipes.recipe('fedpav', changes)
+  config = configured('fedpav', changes)
   shared = compose.shared_leaves(build.load_components(config))
   network = build.network(config, 5, (32, 16, 3))
   variables = jax.eval_shape(network.init, jax.random.key(0))
@@ -124,7 +128,7 @@ def test_embeddings_stay_at_clients_and_tests_do_not_need_them():
 def test_other_networks_of_a_step_get_its_cameras():
   """MOON compares a step with frozen networks on the same batch."""
   changes = 'smoke,model.name=vit,vit.cameras=4,model.neck=none'
-  config = recipes.recipe('fedpav', changes)
+  config = configured('fedpav', changes)
   network = build.network(config, 5, (32, 16, 3))
   variables = jax.jit(network.init)(jax.random.key(0))
   images = np.random.default_rng(0).normal(size=(3, 32, 16, 3)).astype('f4')

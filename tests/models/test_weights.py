@@ -23,9 +23,7 @@ ABOUT = {'name': 'toy', 'model': {'name': 'convnet'}, 'world_seed': 1000}
 
 def variables(changes=(), **fields):
   """Variables of a network, every leaf with numbers of its own."""
-  config = toy.toy_config().model
-  for name, value in fields.items():
-    config[name] = value
+  config = toy.replaced(toy.toy_config().model, fields)
   model = networks.wrap(
     networks.build(config, 3, None, changes), toy.IMAGE_SHAPE
   )

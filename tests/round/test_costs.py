@@ -19,8 +19,13 @@ PARTS = 'start', 'training', 'moments', 'data pass', 'uploads'
 )
 def test_a_round_costs_what_was_forecast(config, clients, budget):
   """Statistics of DFH go up and down beside the model."""
-  config.components = ('fedpav', 'dfh')
-  config.execution.image_budget_mb = budget / 1e6
+  config = toy.replaced(
+    config,
+    {
+      'components': ('fedpav', 'dfh'),
+      'execution.image_budget_mb': budget / 1e6,
+    },
+  )
   executor, variables, _ = toy.make_executor(
     config, clients, compose.load(config.components, {}, algorithms)
   )
@@ -65,7 +70,7 @@ def test_xla_counts_one_step_whatever_their_number(config, clients):
   components = compose.load(('fedpav',), {}, algorithms)
   counted, expected = [], 0.0
   for steps, batch in ((2, 4), (5, 4), (2, 8)):
-    config.local.steps, config.local.batch = steps, batch
+    config = toy.replaced(config, {'local.steps': steps, 'local.batch': batch})
     executor, variables, model = toy.make_executor(config, clients, components)
     found = executor.forecast(*executor.init(variables))
     counted.append(found.flops)
@@ -78,8 +83,14 @@ def test_xla_counts_one_step_whatever_their_number(config, clients):
 @pytest.mark.slow
 def test_an_empty_first_round_has_a_forecast(config, clients):
   """Poisson sampling may draw nobody, and images may not stay on a device."""
-  config.cohort, config.fraction = 'poisson', 0.01
-  config.execution.image_budget_mb = 700 / 2**20
+  config = toy.replaced(
+    config,
+    {
+      'cohort': 'poisson',
+      'fraction': 0.01,
+      'execution.image_budget_mb': 700 / 2**20,
+    },
+  )
   executor, variables, _ = toy.make_executor(
     config, clients, compose.load(('fedpav', 'dfh'), {}, algorithms)
   )
@@ -94,7 +105,7 @@ def test_senders_have_messages_also_if_these_are_summed(
   config, clients, gathers
 ):
   """The server of a round of sums has the sum of SCAFFOLD's messages only."""
-  config.components = ('fedpav', 'scaffold', 'cdw')
+  config = toy.replaced(config, {'components': ('fedpav', 'scaffold', 'cdw')})
   made = compose.load(config.components, {}, algorithms)
   reader = Component('reader', properties=('needs_uploads',))
   executor, variables, _ = toy.make_executor(

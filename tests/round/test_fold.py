@@ -46,9 +46,10 @@ def components(names, given=()):
 
 def result(clients, made, devices=1, rounds=1, **fields):
   """Server, states and logs of a method on a toy federation."""
-  config = toy.toy_config()
-  config.optim.lr, config.model.features = 0.005, (4,)
-  config.update_from_flattened_dict(fields)
+  config = toy.replaced(
+    toy.toy_config(), {'optim.lr': 0.005, 'model.features': (4,)}
+  )
+  config = toy.replaced(config, fields)
   executor, variables, _ = toy.make_executor(config, clients, made, devices)
   return toy.run(executor, variables, rounds)
 
@@ -252,10 +253,14 @@ def test_a_sum_beyond_its_bound_gives_weights_by_size():
 def test_the_memory_of_a_round_does_not_grow_with_its_clients(deterministic):
   """The compiler's count, beside arguments, which have the images."""
   clients = tuple(toy.toy_client(f'c{k:02}', 4) for k in range(64))
-  config = toy.toy_config()
-  config.model.features = (32, 64)
-  config.execution.deterministic = deterministic
-  config.execution.image_budget_mb = 5.0  # for the states of eight clients
+  config = toy.replaced(
+    toy.toy_config(),
+    {
+      'model.features': (32, 64),
+      'execution.deterministic': deterministic,
+      'execution.image_budget_mb': 5.0,
+    },
+  )
   found = []
   for num in (8, 64):
     executor, variables, _ = toy.make_executor(

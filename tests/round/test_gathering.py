@@ -59,7 +59,7 @@ def test_which_uploads_are_combined_in_parts(names, wanted):
 @pytest.mark.slow
 @pytest.mark.parametrize('beside', [(), ('fedopt',)])
 def test_a_median_is_combined_in_parts(clients, config, beside):
-  config.model.features = (4,)
+  config = toy.replaced(config, {'model.features': (4,)})
   made = compose.load(('fedpav', 'robust', *beside), {}, algorithms)
   wanted = not beside
   executor, variables, _ = toy.make_executor(config, clients, made, 4)

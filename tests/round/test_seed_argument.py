@@ -39,10 +39,10 @@ def programs(config, clients, names):
 @pytest.mark.slow
 def test_another_seed_has_the_same_programs(config, clients):
   names = 'fedpav', 'dfh', 'kd', 'noise'
-  config.model.dropout, config.model.features = 0.5, (4,)
+  config = toy.replaced(config, {'model.dropout': 0.5, 'model.features': (4,)})
   found = []
   for seed in (0, 1):
-    config.seed = seed
+    config = toy.replaced(config, {'seed': seed})
     found.append(programs(config, clients, names))
   (one, first), (two, second) = found
   assert one == two and {'begin', 'train', 'end', 'aggregate'} <= one.keys()

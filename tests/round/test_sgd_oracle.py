@@ -21,11 +21,20 @@ def test_the_rate_may_move_within_a_round(clients):
   """
   config, client = toy.toy_config(), clients[0]
   # Too small to move a weight, but a leaf without any gradient does not decay.
-  config.loss.identity, config.local.epochs = 1e-30, 2
-  config.optim.lr, config.optim.weight_decay = 0.4, 0.5
-  config.optim.momentum, config.optim.nesterov = 0.0, False
-  config.optim.schedule, config.optim.schedule_per_step = 'linear', True
-  config.optim.points = ((0.0, 0.0), (1.0, 1.0), (2.0, 0.5))
+  config = toy.replaced(
+    config,
+    {
+      'loss.identity': 1e-30,
+      'local.epochs': 2,
+      'optim.lr': 0.4,
+      'optim.weight_decay': 0.5,
+      'optim.momentum': 0.0,
+      'optim.nesterov': False,
+      'optim.schedule': 'linear',
+      'optim.schedule_per_step': True,
+      'optim.points': ((0.0, 0.0), (1.0, 1.0), (2.0, 0.5)),
+    },
+  )
   components = compose.load(('fedpav',), {}, algorithms)
   executor, variables, _ = toy.make_executor(config, (client,), components)
   server, _, _ = toy.run(executor, variables, 2)
@@ -46,11 +55,18 @@ def factor(name):
 def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
   """Coupled weight decay, Nesterov's momentum anew each round, rate last."""
   config, client = toy.toy_config(), clients[0]
-  config.local.epochs = 2
-  config.optim.weight_decay = DECAY
-  config.optim.lr_multipliers = (('params/classifier', 0.5),)
-  config.optim.schedule, config.optim.milestones = 'step', (1,)
-  config.optim.lr, config.optim.gamma = LR[0], LR[1] / LR[0]
+  config = toy.replaced(
+    config,
+    {
+      'local.epochs': 2,
+      'optim.weight_decay': DECAY,
+      'optim.lr_multipliers': (('params/classifier', 0.5),),
+      'optim.schedule': 'step',
+      'optim.milestones': (1,),
+      'optim.lr': LR[0],
+      'optim.gamma': LR[1] / LR[0],
+    },
+  )
   components = compose.load(('fedpav',), {}, algorithms)
   executor, variables, model = toy.make_executor(config, (client,), components)
   server, states, _ = toy.run(executor, variables, 2)

@@ -15,7 +15,7 @@ from fedreid_jax.round import compose
 @pytest.fixture
 def config(config):
   """With one layer."""
-  config.model.features = (4,)
+  config = toy.replaced(config, {'model.features': (4,)})
   return config
 
 
@@ -54,19 +54,19 @@ def test_components_read_complete_uploads_and_models(config, clients):
 @pytest.mark.slow
 def test_placements_agree(config, clients):
   """Vectors of three clients have one that is filled in part."""
-  config.optim.lr = 0.005
+  config = toy.replaced(config, {'optim.lr': 0.005})
   names, mild = ('fedpav', 'dfh', 'scaffold'), {'dfh': {'lam': 1.0}}
   one = result(config, clients, names, rounds=1, **mild)
-  config.execution.deterministic = False
+  config = toy.replaced(config, {'execution.deterministic': False})
   for width, devices in ((3, 1), (0, 2), (1, 8)):
-    config.execution.width = width
+    config = toy.replaced(config, {'execution.width': width})
     other = result(config, clients, names, devices, rounds=1, **mild)
     toy.assert_close_trees(one[0], other[0], 1e-5)
     toy.assert_close_trees(one[1], other[1], 1e-5)
 
 
 def test_one_trace_with_changing_cohorts_and_ragged_clients(config, clients):
-  config.fraction = 0.5
+  config = toy.replaced(config, {'fraction': 0.5})
   traces = []
   executor, variables, _ = toy.make_executor(
     config, clients, components(('fedpav', 'dfh')), traces=traces
@@ -89,7 +89,7 @@ def test_a_round_compiles_nothing_that_was_compiled_ahead(
   config, clients, budget_mb
 ):
   """The programs for shapes are those for the arrays that a round has."""
-  config.execution.image_budget_mb = budget_mb
+  config = toy.replaced(config, {'execution.image_budget_mb': budget_mb})
   executor, variables, _ = toy.make_executor(
     config, clients, components(('fedpav', 'dfh')), 2
   )
@@ -114,7 +114,7 @@ def test_a_round_compiles_nothing_that_was_compiled_ahead(
 
 @pytest.mark.slow
 def test_clients_out_of_the_cohort_keep_their_state(config, clients):
-  config.fraction = 0.5
+  config = toy.replaced(config, {'fraction': 0.5})
   executor, variables, _ = toy.make_executor(
     config, clients, components(('fedpav',))
   )
@@ -169,7 +169,7 @@ def test_a_client_whose_classifier_alone_breaks_is_left_out(config, clients):
     return jax.numpy.where(bad, np.inf, 0.0) * kernel.sum(), {}
 
   poison = Component('poison', client=ClientHooks(loss=poisoned))
-  config.local.steps = 1
+  config = toy.replaced(config, {'local.steps': 1})
   executor, variables, _ = toy.make_executor(
     config, clients, (*components(('fedpav',)), poison)
   )
@@ -181,7 +181,7 @@ def test_a_client_whose_classifier_alone_breaks_is_left_out(config, clients):
 
 @pytest.mark.slow
 def test_leaves_that_travel_and_that_stay_are_all_there_are(config, clients):
-  config.optim.reset_each_round = False
+  config = toy.replaced(config, {'optim.reset_each_round': False})
   executor, variables, _ = toy.make_executor(
     config, clients[:1], components(('fedpav',))
   )
@@ -195,9 +195,16 @@ def test_leaves_that_travel_and_that_stay_are_all_there_are(config, clients):
 @pytest.mark.slow
 def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):
   """Without a gradient the first step of round 2 is the momentum alone."""
-  config.optim.reset_each_round = False
-  config.optim.weight_decay, config.optim.nesterov = 0.0, False
-  config.loss.identity, config.local.steps = 0.0, 1
+  config = toy.replaced(
+    config,
+    {
+      'optim.reset_each_round': False,
+      'optim.weight_decay': 0.0,
+      'optim.nesterov': False,
+      'loss.identity': 0.0,
+      'local.steps': 1,
+    },
+  )
   executor, variables, _ = toy.make_executor(
     config, clients[:1], components(('fedpav',))
   )
@@ -222,7 +229,7 @@ def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):
 @pytest.mark.slow
 def test_padding_of_a_batch_never_matters(config, clients):
   """What a padded row of a batch points at changes no bit."""
-  config.local.drop_last = False
+  config = toy.replaced(config, {'local.drop_last': False})
   ends = []
   for row in (0, 4):
     executor, variables, _ = toy.make_executor(

@@ -27,11 +27,10 @@ BUDGET = 700 / 2**20  # for the images of a part of a client
 
 
 def run(clients, names, devices=1, budget=0.0, **fields):
-  config = toy.toy_config()
-  config.model.features = (4,)
-  config.fraction = 0.75
-  config.update_from_flattened_dict(fields)
-  config.execution.image_budget_mb = budget
+  config = toy.replaced(
+    toy.toy_config(), {'model.features': (4,), 'fraction': 0.75}
+  )
+  config = toy.replaced(config, fields | {'execution.image_budget_mb': budget})
   executor, variables, _ = toy.make_executor(
     config, clients, compose.load(names, {}, algorithms), devices
   )
@@ -273,9 +272,10 @@ def test_an_error_is_left_to_the_next_reader():
 
 @pytest.mark.slow
 def test_a_round_begins_with_a_segment_that_was_read(clients, monkeypatch):
-  config = toy.toy_config()
-  config.rounds, config.fraction = 3, 0.5
-  config.execution.image_budget_mb = BUDGET
+  config = toy.replaced(
+    toy.toy_config(),
+    {'rounds': 3, 'fraction': 0.5, 'execution.image_budget_mb': BUDGET},
+  )
   made = compose.load(('fedpav',), {}, algorithms)
   # Uploads that are gathered are of one wave.
   given = config, clients, (*made, handmade.READER)
@@ -300,7 +300,7 @@ def test_a_round_begins_with_a_segment_that_was_read(clients, monkeypatch):
     assert readers.count((number, True)) == (number < 2)
 
   # Without reading ahead the models are the same.
-  config.rounds = 1
+  config = toy.replaced(config, {'rounds': 1})
   executor, variables, _ = toy.make_executor(*given)
   other, store = executor.init(variables)
   for number in range(3):

@@ -45,8 +45,7 @@ def check(config, steps=3, memory=10**6, **more):
   [(4901, True), (4902, False), (10**25, False)],  # 204 bytes an image
 )
 def test_batch(config, value, fits):
-  config.local.steps = 1
-  config.local.batch = value
+  config = toy.replaced(config, {'local.steps': 1, 'local.batch': value})
   if fits:
     check(config, steps=1)
     return
@@ -56,9 +55,9 @@ def test_batch(config, value, fits):
 
 
 def test_clients_at_a_time_count(config):
-  config.local.batch = 2000
+  config = toy.replaced(config, {'local.batch': 2000})
   check(config)
-  config.execution.width = 0
+  config = toy.replaced(config, {'execution.width': 0})
   with pytest.raises(errors.ResourceError, match=r'local\.batch'):
     check(config)  # four clients at once
   check(config, devices=2)  # two on each device: 0.8 MB
@@ -66,9 +65,14 @@ def test_clients_at_a_time_count(config):
 
 @pytest.mark.parametrize('fixed', [True, False])
 def test_a_long_plan_names_its_field(config, fixed):
-  config.local.batch = 100
-  config.local.steps = 501 if fixed else 0
-  config.local.epochs = 1 if fixed else 501
+  config = toy.replaced(
+    config,
+    {
+      'local.batch': 100,
+      'local.steps': 501 if fixed else 0,
+      'local.epochs': 1 if fixed else 501,
+    },
+  )
   check(config, steps=500)  # 4 clients, 500 x 100 places of 5 bytes
   with pytest.raises(errors.ResourceError) as info:
     check(config, steps=501)
@@ -77,7 +81,7 @@ def test_a_long_plan_names_its_field(config, fixed):
 
 
 def test_evaluation_and_data_pass(config):
-  config.evaluation.batch = 5209  # 192 bytes an image
+  config = toy.replaced(config, {'evaluation.batch': 5209})
   with pytest.raises(errors.ResourceError, match=r'evaluation\.batch'):
     check(config)
   with pytest.raises(errors.ResourceError, match=r'local\.data_pass_batch'):
@@ -85,7 +89,7 @@ def test_evaluation_and_data_pass(config):
 
 
 def test_a_run_is_refused_before_it_compiles(config, clients):
-  config.local.steps = 10**12
+  config = toy.replaced(config, {'local.steps': 10**12})
   with pytest.raises(errors.ResourceError, match=r'local\.steps'):
     toy.make_executor(
       config, clients, compose.load(('fedpav',), {}, algorithms)

@@ -8,6 +8,7 @@ import pytest
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
+from fedreid_jax.config import validation
 from fedreid_jax.data import federation
 from fedreid_jax.evaluation import strangers
 from fedreid_jax.training import calibration, run_evaluation, snapshot
@@ -34,7 +35,7 @@ def target(name):
 
 
 def config(**fields):
-  return fr.load_config('fedpav:smoke', fields)
+  return validation.validate(fr.load_config('fedpav:smoke', fields))
 
 
 def collected(*tests):

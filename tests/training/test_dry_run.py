@@ -13,7 +13,7 @@ from fedreid_jax.training.reports import dry_run
 def lines(config, clients, monkeypatch, tmp_path):
   built = toy.toy_federation(clients)._replace(notices=('on a guess',))
   monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
-  config.optim.lr, config.track = 0.0125, ('csv',)
+  config = toy.replaced(config, {'optim.lr': 0.0125, 'track': ('csv',)})
   found = list(dry_run.lines(config, tmp_path / 'run'))
   assert not (tmp_path / 'run').exists()
   return '\n'.join(found)

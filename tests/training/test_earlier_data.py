@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
+import toy
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.models import weights
 from fedreid_jax.training import earlier_data
 from fedreid_jax.training.files import recorder
 
 
 def config_of(path, start_from=''):
-  config = schema.default()
-  config.model.pretrained, config.start_from = str(path), str(start_from)
-  return config
+  return toy.replaced(
+    toy.toy_config(),
+    {'model.pretrained': str(path), 'start_from': str(start_from)},
+  )
 
 
 def write(path, **run):

@@ -70,7 +70,7 @@ def test_a_claim_is_of_the_participants_that_were_bound(
   spy = Component('spy', bind=seen.append, claim=claim)
   parts = compose.load(('fedpav', 'secagg'), {}, algorithms)
   monkeypatch.setattr(build, 'load_components', lambda _: (*parts, spy))
-  config.privacy.secret = 'seed'
+  config = toy.replaced(config, {'privacy.secret': 'seed'})
   setup = build.assemble(config, toy.toy_federation(clients))
   assert len(seen) == 2 and seen[0] == seen[1] == setup.participants
   assert seen[0].rounding > 0 and seen[0].released == ()

@@ -256,4 +256,4 @@ def test_a_run_whose_epsilon_chose_the_noise_does_not_go_on(tmp_path):
     run_files.check(tmp_path, load.to_json(later), private=True)
   assert 'add optim.schedule_rounds=2' in info.value.fix
   assert 'start_from' not in info.value.fix
-  assert validation.is_private(config)
+  assert validation.is_private(validation.validate(config))

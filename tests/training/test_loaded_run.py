@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import toy
 import toy_run
 
 from fedreid_jax.training import loaded_run
@@ -27,7 +30,7 @@ def test_statistics_come_from_the_server_or_the_images(run):
 
 def test_the_space_of_the_statistics(run):
   assert loaded_run.statistics_of(run).space == 'feature'
-  run.config.dfh.space = 'b'
+  run = run._replace(config=toy.replaced(run.config, {'dfh.space': 'b'}))
   assert loaded_run.statistics_of(run).space == 'embedding'
-  run.config.components = ('fedpav',)
+  run = run._replace(config=replace(run.config, components=('fedpav',)))
   assert loaded_run.statistics_of(run).space == 'feature'

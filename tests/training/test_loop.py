@@ -58,7 +58,7 @@ def test_after_a_full_disk_the_rounds_that_are_repeated_are_said(
       raise errors.ResourceError('full', 'disk', errors.MAKE_ROOM)
     return save(self, done, *rest)
 
-  small.checkpoint_every = 9
+  small = toy.replaced(small, {'checkpoint_every': 9})
   monkeypatch.setattr(client_states.ClientStates, 'save', on_a_disk)
   with pytest.raises(errors.ResourceError) as caught:
     loop.train(small, tmp_path)
@@ -112,7 +112,9 @@ def test_files_of_a_run(built_once, small, tmp_path):
 def test_local_models_are_evaluated_beside_the_global_one(
   federation, small, tmp_path
 ):
-  small.components, small.rounds = ('fedpav', 'local_models'), 2
+  small = toy.replaced(
+    small, {'components': ('fedpav', 'local_models'), 'rounds': 2}
+  )
   results = loop.train(small, tmp_path)
   models = [e['model'] for e in results['evaluation'] if e['round'] == 2]
   names = [f'client:{c.name}' for c in federation.clients]
@@ -122,7 +124,7 @@ def test_local_models_are_evaluated_beside_the_global_one(
   ]
   values = {str(e['metrics']) for e in results['evaluation']}
   assert len(values) > 3
-  small.rounds, small.components = 2, ('fedpav',)
+  small = toy.replaced(small, {'rounds': 2, 'components': ('fedpav',)})
   plain = loop.train(small, tmp_path / 'plain')
   last = plain['evaluation'][-1]['metrics']
   assert last == next(
@@ -145,7 +147,7 @@ def test_the_best_checkpoint_is_one_after_training(
     return -entries[0]['round']
 
   monkeypatch.setattr(report, 'checkpoint_score', score)
-  small.evaluation.validation = 0.1
+  small = toy.replaced(small, {'evaluation.validation': 0.1})
   loop.train(small, tmp_path)
   saved = run_files.checkpoints_of(tmp_path)
   assert saved.best() == 2
@@ -162,11 +164,14 @@ def test_console_labels_best_rounds_and_names_clusters(
     public=toy.toy_public(), notices=('two of them',)
   )
   monkeypatch.setattr(build.load, 'load', lambda *_, **__: public)
-  small.components, small.rounds = (
-    ('fedpav', 'client_clustering', 'local_models'),
-    2,
+  small = toy.replaced(
+    small,
+    {
+      'components': ('fedpav', 'client_clustering', 'local_models'),
+      'rounds': 2,
+      'evaluation.every': 1,
+    },
   )
-  small.evaluation.every = 1
   results = loop.train(small, tmp_path, verbose=True)
   printed = capsys.readouterr().out
   assert 'note: two of them' in printed
@@ -215,16 +220,18 @@ def test_a_finished_run_again_trains_nothing(
 def test_a_finished_run_goes_on_as_if_it_had_been_longer(
   federation, small, tmp_path
 ):
-  small.optim.schedule, small.optim.milestones = 'step', (0.5, 0.75)
-  small.rounds, small.components = 2, ('fedpav',)
+  small = toy.replaced(
+    small, {'optim.schedule': 'step', 'optim.milestones': (0.5, 0.75)}
+  )
+  small = toy.replaced(small, {'rounds': 2, 'components': ('fedpav',)})
   loop.train(small, tmp_path / 'both')
-  small.rounds, small.optim.schedule_rounds = 4, 2
+  small = toy.replaced(small, {'rounds': 4, 'optim.schedule_rounds': 2})
   found = loop.train(small, tmp_path / 'both')
   once = loop.train(small, tmp_path / 'once')
   assert metrics_of(found) == metrics_of(once)
   assert found['communication_bytes'] == once['communication_bytes']
   assert json.loads((tmp_path / 'both/config.json').read_text())['rounds'] == 4
-  small.rounds = 3
+  small = toy.replaced(small, {'rounds': 3})
   with pytest.raises(errors.ConfigError, match='rounds: 4 there, 3 asked'):
     loop.train(small, tmp_path / 'both')
 
@@ -242,7 +249,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(
       signal.raise_signal(signal.SIGTERM)
     return out
 
-  small.checkpoint_every = 100
+  small = toy.replaced(small, {'checkpoint_every': 100})
   with monkeypatch.context() as patch, pytest.raises(SystemExit) as info:
     patch.setattr(simulation.Executor, 'round', interrupted)
     loop.train(small, tmp_path / 'cut')
@@ -256,7 +263,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(
 
 
 def test_another_configuration_is_refused(small, finished):
-  small.optim.lr = 0.25
+  small = toy.replaced(small, {'optim.lr': 0.25})
   with pytest.raises(errors.ConfigError, match='optim.lr: 0.05 there, 0.25'):
     loop.train(small, finished)
 
@@ -294,7 +301,7 @@ def lines_of(workdir, event):
 def test_rounds_without_a_finite_update_have_no_loss(
   federation, small, tmp_path, monkeypatch, capsys
 ):
-  small.optim.lr = 1e30
+  small = toy.replaced(small, {'optim.lr': 1e30})
   with pytest.raises(errors.DivergedError) as info:
     loop.train(small, tmp_path, verbose=True)
   assert info.value.exit_code == 5
@@ -365,7 +372,7 @@ def test_a_loss_beyond_repair_ends_the_run(
 def test_a_start_that_fails_leaves_nothing(
   built_once, small, tmp_path, monkeypatch
 ):
-  small.start_from = str(tmp_path / 'none')
+  small = toy.replaced(small, {'start_from': str(tmp_path / 'none')})
   with pytest.raises(errors.IntegrityError, match='no checkpoint'):
     loop.train(small, tmp_path / 'new' / 'run')
   assert list(tmp_path.iterdir()) == []

@@ -146,13 +146,13 @@ def test_a_course_from_a_checkpoint_goes_on():
 
 
 def test_fields_to_lower_are_those_in_use():
-  config = toy.toy_config()
-  config.components = ('fedpav', 'dfh')
+  config = toy.replaced(toy.toy_config(), {'components': ('fedpav', 'dfh')})
   assert monitor.to_lower(config) == 'lower optim.lr, dfh.lam'
-  config.loss.triplet, config.dfh.lam = 1.0, 0.0
+  config = toy.replaced(config, {'loss.triplet': 1.0, 'dfh.lam': 0.0})
   assert monitor.to_lower(config) == 'lower optim.lr, loss.triplet'
-  config.components = ('fedpav',)
-  config.loss.triplet = 0.0
+  config = toy.replaced(
+    config, {'components': ('fedpav',), 'loss.triplet': 0.0}
+  )
   assert monitor.to_lower(config) == 'lower optim.lr'
 
 
@@ -160,7 +160,9 @@ def test_fields_to_lower_are_those_in_use():
 def test_updates_beyond_the_range_of_sums_end_a_run(
   small, federation, tmp_path, capsys
 ):
-  small.components, small.optim.lr, small.rounds = ('fedpav',), 1000.0, 4
+  small = toy.replaced(
+    small, {'components': ('fedpav',), 'optim.lr': 1000.0, 'rounds': 4}
+  )
   with pytest.raises(errors.DivergedError, match='out of range'):
     loop.train(small, tmp_path, verbose=True)
   assert capsys.readouterr().out.count('out of range') >= 2
@@ -170,8 +172,15 @@ def test_updates_beyond_the_range_of_sums_end_a_run(
 def test_a_run_destroyed_in_its_first_round_says_so(
   small, federation, tmp_path, capsys
 ):
-  small.components, small.optim.lr, small.rounds = ('fedpav',), 1000.0, 2
-  small.execution.deterministic = False  # sums of any size
+  small = toy.replaced(
+    small,
+    {
+      'components': ('fedpav',),
+      'optim.lr': 1000.0,
+      'rounds': 2,
+      'execution.deterministic': False,
+    },
+  )
   results = loop.train(small, tmp_path, verbose=True)
   first, last = results['warnings']
   assert (first['round'], last['round']) == (1, 2)

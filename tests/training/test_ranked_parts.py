@@ -1,9 +1,10 @@
 """Tests of a global model of which clients keep a part."""
 
 import pytest
+import toy
 
 from fedreid_jax import errors
-from fedreid_jax.config import recipes, schema, validation
+from fedreid_jax.config import recipes, validation
 from fedreid_jax.training import build, loop
 
 LEAVES = dict.fromkeys(
@@ -41,10 +42,14 @@ NO_BACKBONE = r'(?!params/backbone|params/classifier/)'
 def test_features_must_not_need_what_clients_keep(
   shared, feature, both, moments, field
 ):
-  config = schema.default()
-  config.evaluation.feature = feature
-  config.evaluation.report_both_neck_features = both
-  config.evaluation.batch_stats = moments
+  config = toy.replaced(
+    toy.toy_config(),
+    {
+      'evaluation.feature': feature,
+      'evaluation.report_both_neck_features': both,
+      'evaluation.batch_stats': moments,
+    },
+  )
   if not field:
     build.check_ranked(config, LEAVES, shared)
     return
@@ -54,9 +59,10 @@ def test_features_must_not_need_what_clients_keep(
 
 
 def test_infrared_layers_may_have_no_moments_of_a_gallery():
-  config = schema.default()
-  config.evaluation.batch_stats = 'target'
-  config.model.modality_specific_stages = 1
+  config = toy.replaced(
+    toy.toy_config(),
+    {'evaluation.batch_stats': 'target', 'model.modality_specific_stages': 1},
+  )
   with pytest.raises(errors.ConfigError, match='is personal'):
     build.check_ranked(config, LEAVES, NO_MOMENTS)
 

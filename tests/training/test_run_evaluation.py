@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import toy
 
 from fedreid_jax import errors
 from fedreid_jax.config import load, recipes, validation
@@ -19,7 +20,7 @@ from fedreid_jax.training.files import (
 
 @pytest.fixture
 def config(tmp_path):
-  found = recipes.recipe('fedpav:smoke')
+  found = validation.validate(recipes.recipe('fedpav:smoke'))
   recorder.write_json(tmp_path / 'config.json', load.to_json(found))
   return found
 
@@ -29,18 +30,25 @@ def entries(*targets, score=10.0):
 
 
 def test_no_evaluation_overwrites_another(config, tmp_path):
-  def write(which, *targets, **more):
+  def write(which, *targets, changes=(), **more):
+    chosen = toy.replaced(config, dict(changes))
     return run_evaluation.write(
-      config, tmp_path, which, 4, entries(*targets, **more)
+      chosen, tmp_path, which, 4, entries(*targets, **more)
     ).name
 
   assert write('4', 'mall') == 'evaluation-4-mall.json'
   assert write('4', 'mall', score=11.0) == 'evaluation-4-mall.json'
-  config.evaluation.metric = 'cosine'
-  assert write('4', 'mall') == 'evaluation-4-mall-2.json'
-  config.data.targets = ('mall:identities=3', 'park')
-  assert write('4', 'mall', 'park', 'mall') == 'evaluation-4-mall+park.json'
-  assert write('best', 'mall', 'park') == 'evaluation-4-mall+park-2.json'
+  changes = {'evaluation.metric': 'cosine'}
+  assert write('4', 'mall', changes=changes) == 'evaluation-4-mall-2.json'
+  changes |= {'data.targets': ('mall:identities=3', 'park')}
+  assert (
+    write('4', 'mall', 'park', 'mall', changes=changes)
+    == 'evaluation-4-mall+park.json'
+  )
+  assert (
+    write('best', 'mall', 'park', changes=changes)
+    == 'evaluation-4-mall+park-2.json'
+  )
   assert write('4', 'a/b' * 40).startswith('evaluation-4-a_ba_b')
   found = json.loads((tmp_path / 'evaluation-4-mall.json').read_text())
   assert sealed.is_whole(found) and found.pop('sha256')

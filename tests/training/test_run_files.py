@@ -13,6 +13,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
+from fedreid_jax.config import load
 from fedreid_jax.core import types
 from fedreid_jax.training.files import checkpoint, recorder, run_files
 
@@ -275,12 +276,12 @@ def test_files_of_another_run_are_not_cleared(tmp_path):
 
 def test_the_digest_is_of_what_the_file_holds(tmp_path):
   config = toy.toy_config()
-  resolved = json.loads(config.to_json_best_effort())
+  resolved = load.to_json(config)
   recorder.write_json(tmp_path / 'config.json', resolved)
   read = recorder.read_object(tmp_path / 'config.json')
   assert run_files.digests(read) == run_files.digests(resolved)
-  config.optim.lr *= 2
-  changed = json.loads(config.to_json_best_effort())
+  config = toy.replaced(config, {'optim.lr': 2 * config.optim.lr})
+  changed = load.to_json(config)
   assert run_files.digests(changed) != run_files.digests(resolved)
 
 

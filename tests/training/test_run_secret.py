@@ -26,7 +26,7 @@ def root(config, folder, restart=False):
 
 
 def test_the_file_has_the_secret_and_only_its_owner_reads_it(config, tmp_path):
-  config.privacy.secret = 'system'
+  config = toy.replaced(config, {'privacy.secret': 'system'})
   drawn = root(config, tmp_path)
   assert drawn != root(config, tmp_path)
   run_secret.keep(config, tmp_path, drawn, begun=False)
@@ -38,7 +38,7 @@ def test_the_file_has_the_secret_and_only_its_owner_reads_it(config, tmp_path):
 
 @pytest.mark.parametrize('mode', [0o644, 0o640, 0o604])
 def test_a_secret_that_others_could_read_is_closed(config, tmp_path, mode):
-  config.privacy.secret = 'system'
+  config = toy.replaced(config, {'privacy.secret': 'system'})
   drawn = root(config, tmp_path)
   run_secret.keep(config, tmp_path, drawn, begun=False)
   path = tmp_path / run_files.SECRET
@@ -55,7 +55,7 @@ def test_a_secret_that_others_could_read_is_closed(config, tmp_path, mode):
 
 
 def test_a_secret_of_a_seed_needs_no_file(config, tmp_path):
-  config.privacy.secret = 'seed'
+  config = toy.replaced(config, {'privacy.secret': 'seed'})
   found = root(config, tmp_path)
   run_secret.keep(config, tmp_path, found, begun=False)
   assert found == secret.of_seed(config.seed) and not [*tmp_path.iterdir()]
@@ -63,7 +63,7 @@ def test_a_secret_of_a_seed_needs_no_file(config, tmp_path):
 
 @pytest.mark.parametrize('damage', [b'', b'0' * 64, b'\xff', b'0' * 82])
 def test_a_damaged_secret_is_refused(config, tmp_path, damage):
-  config.privacy.secret = 'system'
+  config = toy.replaced(config, {'privacy.secret': 'system'})
   run_secret.keep(config, tmp_path, root(config, tmp_path), begun=False)
   (tmp_path / run_files.SECRET).write_bytes(damage)
   with pytest.raises(errors.IntegrityError, match='damaged'):
@@ -71,7 +71,7 @@ def test_a_damaged_secret_is_refused(config, tmp_path, damage):
 
 
 def test_a_missing_secret_of_a_run_is_refused(config, tmp_path):
-  config.privacy.secret = 'system'
+  config = toy.replaced(config, {'privacy.secret': 'system'})
   with pytest.raises(errors.IntegrityError, match='secret is missing'):
     run_secret.keep(config, tmp_path, root(config, tmp_path), begun=True)
 
@@ -90,9 +90,7 @@ def test_the_digest_follows_data_and_configuration(config, clients):
   federation = toy.toy_federation(clients)
 
   def digest(changed=federation, **fields):
-    other = config.copy_and_resolve_references()
-    other.update_from_flattened_dict(fields)
-    return run_secret.digest(other, changed)
+    return run_secret.digest(toy.replaced(config, fields), changed)
 
   first = clients[0]
   fewer = first._replace(labels=np.where(first.labels == 1, 0, first.labels))

@@ -36,7 +36,7 @@ def made(clients):
 
 
 def test_rounds_are_those_of_the_engine(made, config, clients):
-  config.augment.flip = 0.0
+  config = toy.replaced(config, {'augment.flip': 0.0})
   executor, variables, _ = toy.make_executor(config, clients, (fedpav.make(),))
   expected, kept, _ = toy.run(executor, variables, 2)
   state = made.init(jax.random.key(config.seed))

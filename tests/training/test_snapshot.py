@@ -4,11 +4,13 @@ import shutil
 
 import numpy as np
 import pytest
+import toy
 import toy_run
 from PIL import Image
 
 import fedreid_jax as fr
 from fedreid_jax import errors
+from fedreid_jax.config import validation
 from fedreid_jax.data import load
 from fedreid_jax.training import build, snapshot
 
@@ -102,11 +104,9 @@ def test_a_digest_belongs_to_a_model(workdir, tmp_path):
     ('evaluation', 'feature', 'embedding'),
     ('model', 'last_stride', 3 - config.model.last_stride),
   ):
-    changed = config.copy_and_resolve_references()
-    changed[group][field] = value
+    changed = toy.replaced(config, {f'{group}.{field}': value})
     assert snapshot.digest_of(changed, leaves) != before
-  changed = config.copy_and_resolve_references()
-  changed.rounds, changed.evaluation.batch = 7, 3
+  changed = toy.replaced(config, {'rounds': 7, 'evaluation.batch': 3})
   assert snapshot.digest_of(changed, leaves) == before
 
 
@@ -137,7 +137,7 @@ def test_grey_and_inverted_files(tmp_path):
     'data.std': (1.0,),
     'data.invert': True,
   }
-  config = fr.load_config('fedpav:smoke', TINY | fields)
+  config = validation.validate(fr.load_config('fedpav:smoke', TINY | fields))
   pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 16, 1), np.uint8)
   paths = []
   for number, image in enumerate(pixels):

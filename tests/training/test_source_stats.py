@@ -17,8 +17,9 @@ NAMES = list(toy.SIZES)
 
 def make_built(config, clients):
   """Executor, variables and network of four clients, images in one batch."""
-  config.local.data_pass_batch = 16
-  config.augment.pad, config.augment.flip = 0, 0.0
+  config = toy.replaced(
+    config, {'local.data_pass_batch': 16, 'augment.pad': 0, 'augment.flip': 0.0}
+  )
   fedpav = compose.load(('fedpav',), {}, algorithms)
   executor, variables, model = toy.make_executor(config, clients, fedpav)
   return executor, jax.device_get(variables), model
@@ -85,8 +86,9 @@ def test_a_client_s_own_model_gets_those_of_its_images(built, clients):
 @pytest.mark.slow
 def test_an_average_of_models_has_moments_of_its_own(config, built, clients):
   executor, variables, model = built
-  config.evaluation.ensemble = ('average',)
-  config.evaluation.batch = 16
+  config = toy.replaced(
+    config, {'evaluation.ensemble': ('average',), 'evaluation.batch': 16}
+  )
   transforms = augment.make(config.augment, (0.5,), (0.25,))
   evaluate = evaluator.make(
     config.evaluation,
@@ -103,7 +105,7 @@ def test_an_average_of_models_has_moments_of_its_own(config, built, clients):
   for name, given in (('running', {}), ('source', {'source': source})):
     entries = evaluate(models, **given)
     scores[name] = {e['model']: e['metrics'] for e in entries}
-  config.evaluation.ensemble = ()
+  config = toy.replaced(config, {'evaluation.ensemble': ()})
   alone = evaluate(source({'average': mean})[0])
   assert scores['source']['average'] == alone[0]['metrics']
   assert scores['source']['average'] != scores['running']['average']
@@ -150,7 +152,7 @@ def test_each_modality_has_moments_of_its_own(config, infrared):
 @pytest.mark.slow
 def test_each_modality_is_measured_in_segments_as_well(config, infrared):
   executor, variables, _ = make_built(config, infrared)
-  config.execution.image_budget_mb = 2000 / 2**20
+  config = toy.replaced(config, {'execution.image_budget_mb': 2000 / 2**20})
   cut, _, _ = make_built(config, infrared)
   assert executor._segments.resident is not None
   assert cut._segments.resident is None

@@ -88,8 +88,9 @@ def evaluations(results):
 @pytest.fixture
 def fedpav(small):
   """Two rounds with an evaluation of each."""
-  small.components, small.rounds, small.evaluation.every = ('fedpav',), 2, 1
-  return small
+  return toy.replaced(
+    small, {'components': ('fedpav',), 'rounds': 2, 'evaluation.every': 1}
+  )
 
 
 @pytest.mark.slow
@@ -142,7 +143,9 @@ def test_a_round_of_many_clients_is_a_short_line(
   public = federation._replace(public=toy.toy_public())
   monkeypatch.setattr(build.load, 'load', lambda *_, **__: public)
   monkeypatch.setattr(recorder, 'LINES', 3)
-  fedpav.rounds, fedpav.components = 1, ('fedpav', 'client_clustering')
+  fedpav = toy.replaced(
+    fedpav, {'rounds': 1, 'components': ('fedpav', 'client_clustering')}
+  )
   listener = Listener()
   results = fr.train(fedpav, tmp_path, callbacks=[listener])
   (event,) = events(listener, 'round')
@@ -166,7 +169,7 @@ def test_ranked_lists_are_drawn_for_callbacks_unless_none_are_asked(
     '__call__',
     lambda self, *given: (drawn.append(1), ordinary(self, *given)),
   )
-  fedpav.rounds = 1
+  fedpav = toy.replaced(fedpav, {'rounds': 1})
   listener = Listener()
   fr.train(fedpav, tmp_path / 'a', callbacks=[listener])
   for event in events(listener, 'evaluation'):
@@ -175,7 +178,7 @@ def test_ranked_lists_are_drawn_for_callbacks_unless_none_are_asked(
     assert [*event.images] == ['target/global']
     assert image.shape == (4 * 12, 11 * 12, 3) and image.dtype == np.uint8
   assert len(drawn) == 2
-  fedpav.track_images = 0
+  fedpav = toy.replaced(fedpav, {'track_images': 0})
   unseen = Listener()
   fr.train(fedpav, tmp_path / 'b', callbacks=[unseen])
   assert all(event.images == {} for event in events(unseen, 'evaluation'))
@@ -192,7 +195,7 @@ def test_trackers_change_neither_the_results_nor_the_record(
   with monkeypatch.context() as patch:
     patch.setattr(loop.picture.Pictures, '__call__', unasked)
     plain = fr.train(fedpav, tmp_path / 'plain')
-  fedpav.track = ('csv',)
+  fedpav = toy.replaced(fedpav, {'track': ('csv',)})
   tracked = fr.train(fedpav, tmp_path / 'tracked', callbacks=[Listener()])
   assert evaluations(tracked) == evaluations(plain)
   for name in ('config.json', 'queries.npz'):
@@ -207,8 +210,15 @@ def test_trackers_change_neither_the_results_nor_the_record(
 def test_a_killed_and_resumed_run_has_every_round_once(
   federation, small, tmp_path, monkeypatch
 ):
-  small.components, small.track = ('fedpav',), ('csv',)
-  small.checkpoint_every, small.evaluation.every = 2, 2
+  small = toy.replaced(
+    small,
+    {
+      'components': ('fedpav',),
+      'track': ('csv',),
+      'checkpoint_every': 2,
+      'evaluation.every': 2,
+    },
+  )
   whole = fr.train(small, tmp_path / 'whole')
   with monkeypatch.context() as patch:
     kill(patch, 4)
@@ -239,8 +249,15 @@ def test_tensorboard_continues_in_the_same_folder(
   accumulator = pytest.importorskip(
     'tensorboard.backend.event_processing.event_accumulator'
   )
-  fedpav.track, fedpav.checkpoint_every = ('tensorboard',), 100
-  fedpav.rounds, fedpav.evaluation.every = 3, 3
+  fedpav = toy.replaced(
+    fedpav,
+    {
+      'track': ('tensorboard',),
+      'checkpoint_every': 100,
+      'rounds': 3,
+      'evaluation.every': 3,
+    },
+  )
   with monkeypatch.context() as patch, pytest.raises(Killed):
     kill(patch, 3)
     fr.train(fedpav, tmp_path)
@@ -259,15 +276,15 @@ def test_tensorboard_continues_in_the_same_folder(
 
 @SLOW
 def test_a_run_is_resumed_with_another_tracker(built_once, small, tmp_path):
-  small.rounds, small.components = 2, ('fedpav',)
+  small = toy.replaced(small, {'rounds': 2, 'components': ('fedpav',)})
   stop = Listener('round', 1, fr.StopTraining())
   fr.train(small, tmp_path, callbacks=[stop])
   assert not (tmp_path / 'metrics.csv').exists()
-  small.track, small.track_images = ('csv',), 0
+  small = toy.replaced(small, {'track': ('csv',), 'track_images': 0})
   fr.train(small, tmp_path)
   assert {round_ for round_, _ in table(tmp_path)} == {2}
   assert 'track' not in (tmp_path / 'config.json').read_text()
-  small.track = ()
+  small = toy.replaced(small, {'track': ()})
   fr.train(small, tmp_path, restart=True)
   assert not (tmp_path / 'metrics.csv').exists()
 
@@ -277,9 +294,16 @@ def test_a_run_is_resumed_with_another_tracker(built_once, small, tmp_path):
 def test_a_callback_that_raises_ends_a_run_that_was_saved(
   built_once, small, tmp_path, hook
 ):
-  small.components, small.checkpoint_every = ('fedpav',), 100
-  small.track, small.rounds = ('csv',), 3
-  small.evaluation.every = 2 if hook == 'evaluation' else 3
+  small = toy.replaced(
+    small,
+    {
+      'components': ('fedpav',),
+      'checkpoint_every': 100,
+      'track': ('csv',),
+      'rounds': 3,
+      'evaluation.every': 2 if hook == 'evaluation' else 3,
+    },
+  )
   listener = Listener(hook, 2 * (hook != 'checkpoint'), ZeroDivisionError('me'))
   with pytest.raises(ZeroDivisionError, match='me'):
     fr.train(small, tmp_path / 'cut', callbacks=[listener])
@@ -298,8 +322,15 @@ def test_a_callback_that_raises_ends_a_run_that_was_saved(
 def test_a_callback_stops_a_run_and_a_later_call_continues_it(
   built_once, small, tmp_path, capsys
 ):
-  small.components, small.checkpoint_every = ('fedpav',), 100
-  small.rounds, small.evaluation.every = 3, 3
+  small = toy.replaced(
+    small,
+    {
+      'components': ('fedpav',),
+      'checkpoint_every': 100,
+      'rounds': 3,
+      'evaluation.every': 3,
+    },
+  )
   listener = Listener('round', 2, fr.StopTraining())
   results = fr.train(small, tmp_path, verbose=True, callbacks=[listener])
   assert results['rounds'] == 2 and [e[0] for e in evaluations(results)] == [0]
@@ -327,7 +358,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(
     ordinary(self, measured)
 
   monkeypatch.setattr(trackers.CsvWriter, 'write', write)
-  fedpav.track = ('csv',)
+  fedpav = toy.replaced(fedpav, {'track': ('csv',)})
   assert fr.train(fedpav, tmp_path, verbose=True)['rounds'] == 2
   said = capsys.readouterr().out
   line = (
@@ -345,7 +376,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(
 def test_a_start_that_fails_leaves_no_file_of_a_tracker(
   built_once, fedpav, tmp_path, monkeypatch
 ):
-  fedpav.track = ('csv',)
+  fedpav = toy.replaced(fedpav, {'track': ('csv',)})
 
   def save(*_):
     assert (tmp_path / 'w' / 'metrics.csv').exists()
@@ -361,10 +392,10 @@ def test_what_is_refused_before_anything_is_made(fedpav, tmp_path, monkeypatch):
   monkeypatch.setattr(loop, 'Run', lambda *_: pytest.fail('too late'))
   with pytest.raises(errors.ConfigError, match='not an instance'):
     fr.train(fedpav, tmp_path / 'w', callbacks=[Listener])
-  fedpav.track = ('csv', 'csv')
+  fedpav = toy.replaced(fedpav, {'track': ('csv', 'csv')})
   with pytest.raises(errors.ConfigError, match='listed twice'):
     fr.train(fedpav, tmp_path / 'w')
-  fedpav.track = ('tensorboard',)
+  fedpav = toy.replaced(fedpav, {'track': ('tensorboard',)})
   monkeypatch.setitem(sys.modules, 'tensorboardX', None)
   with pytest.raises(errors.ConfigError, match=r'fedreid_jax\[track\]'):
     fr.train(fedpav, tmp_path / 'w')
@@ -380,7 +411,7 @@ def test_a_service_has_all_rounds_of_a_run(
   monkeypatch.setenv('WANDB_MODE', 'offline')
   monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
   monkeypatch.setenv('MLFLOW_TRACKING_URI', (tmp_path / 'store').as_uri())
-  fedpav.track = (name,)
+  fedpav = toy.replaced(fedpav, {'track': (name,)})
   listener = Listener('round', 1, fr.StopTraining())
   fr.train(fedpav, tmp_path / 'w', callbacks=[listener])
   before = recorder.read_object(tmp_path / 'w' / 'tracking.json')[name]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import toy
 
 from fedreid_jax import errors
 from fedreid_jax.training import callbacks, trackers
@@ -102,7 +103,7 @@ def test_the_record_has_the_message_of_a_tracker_that_failed(
   monkeypatch.setitem(
     trackers.KINDS, 'csv', trackers.Kind(Writer('round').open)
   )
-  config.track = ('csv',)
+  config = toy.replaced(config, {'track': ('csv',)})
   (one,) = trackers.make(config, recorder.Recorder(tmp_path, 9))
   one.on_start(START)
   one.on_round(ROUND)

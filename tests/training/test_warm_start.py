@@ -27,11 +27,13 @@ def make_setup(config, clients, monkeypatch, setups):
       chosen, (), toy.IMAGE_SHAPE, (0.5,), (0.25,), 'toy'
     )
     monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
-    config.components, config.execution.devices = components, 1
+    own = toy.replaced(
+      config, {'components': components, 'execution.devices': 1}
+    )
     names = [(c.name, c.num_images, c.num_identities) for c in chosen]
-    key = config.to_json_best_effort(), *names
+    key = repr(own), *names
     if key not in setups:
-      setups[key] = build.build(config.copy_and_resolve_references())
+      setups[key] = build.build(own)
     server, store = setups[key].executor.init(setups[key].variables)
     return setups[key], server, store.stacked()
 
@@ -250,7 +252,9 @@ def test_the_world_of_weights_before_the_other_run_is_refused(
     (tmp_path, str(first), ''),
     (first, '', 'convnet-synthetic'),
   ):
-    config.start_from, config.model.pretrained = start, weights
+    config = toy.replaced(
+      config, {'start_from': start, 'model.pretrained': weights}
+    )
     given = load.to_json(config)
     recorder.write_json(folder / 'config.json', given)
   own = setup, server, tmp_path
@@ -287,7 +291,9 @@ def test_a_frozen_teacher_is_the_federation_with_the_own_head(
   shared, personal = left_by(
     tmp_path, *make_setup('fedpav', 'uniform', 'local_expert')
   )
-  config.local_expert.frozen, config.optim.reset_each_round = True, False
+  config = toy.replaced(
+    config, {'local_expert.frozen': True, 'optim.reset_each_round': False}
+  )
   setup, server, _ = make_setup('standalone', 'local_expert')
   _, store = setup.executor.init(setup.variables)
   server = warm_start.states(setup, server, store, str(tmp_path), data(), print)

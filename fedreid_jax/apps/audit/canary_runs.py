@@ -16,6 +16,7 @@ The score is the sum over all steps of the noisy gradient in the direction.
 import dataclasses
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from jaxtyping import Bool, Float
 from fedreid_jax import errors
 from fedreid_jax.apps.audit import canary, claimed
 from fedreid_jax.apps.audit.canary import Audited, Canaries
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core.types import (
   Array,
   Batch,
@@ -58,7 +60,7 @@ FEWEST = 50  # clients as canaries
 SIZES = 1000, 2000, 4000, 8000, 16000  # numbers of canaries in one client
 
 
-def of_run(config: Any, federation: Federation, seed: int = 0) -> Audited:
+def of_run(config: Config, federation: Federation, seed: int = 0) -> Audited:
   """Audits the guarantee of a run.
 
   Raises:
@@ -290,8 +292,14 @@ def scores_of_steps(
     batch=client.units * client.rows,
     identities=client.units,
   )
-  # Participants have the fields of config.local that these samplers read.
-  planner, _, _ = sampling.make(people, (only,), seed)
+  local = replace(
+    sampling.Local(),
+    sampler=people.sampler,
+    batch=people.batch,
+    identities=people.identities,
+    steps=people.steps,
+  )
+  planner, _, _ = sampling.make(local, (only,), seed)
   component = attacked.rebuild(people, noisy)
   run = jax.jit(functools.partial(_noisy_sum, component))
   # The guarantee compares a unit with one whose gradient is zero, so absent

@@ -1,8 +1,9 @@
 """The guarantee that a run claims, as audits attack it."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedreid_jax import errors
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.method import guarantee
 from fedreid_jax.method.component import Component, Participants
@@ -21,7 +22,7 @@ class Claimed(NamedTuple):
   participants: Participants
 
 
-def of_run(config: Any, federation: Federation) -> Claimed:
+def of_run(config: Config, federation: Federation) -> Claimed:
   """Returns the guarantee of a run on images that are loaded.
 
   Raises:

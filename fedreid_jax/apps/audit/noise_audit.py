@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from jaxtyping import Float
 
 from fedreid_jax import errors
 from fedreid_jax.apps.audit import claimed
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import prng, secret, trees
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.secret import Secret
@@ -146,7 +147,7 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
   )
 
 
-def _kept(config: Any, workdir: Path) -> bytes:
+def _kept(config: Config, workdir: Path) -> bytes:
   # The attacked run has this secret; a new one would say nothing about it.
   path = workdir / run_files.SECRET
   if config.privacy.secret == 'system' and not path.exists():

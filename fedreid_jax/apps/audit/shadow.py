@@ -5,6 +5,7 @@ the other half.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax import errors
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
 from fedreid_jax.training import build, loaded_run, loop
@@ -203,19 +205,20 @@ def scores(
   seed: int,
 ) -> dict[str, np.ndarray]:
   """Trains a model per half, or resumes it, and returns the scores of all."""
-  config = run.config.copy_and_resolve_references()
-  config.seed, config.track = seed, ()
+  local = run.config.local
   # A step with half as many persons keeps the sampling rate of the run, and
   # thereby the noise of DP-SGD.
-  if config.local.sampler in RANDOM:
-    config.local.identities //= 2
-    config.local.batch //= 2
+  if local.sampler in RANDOM:
+    local = replace(
+      local, identities=local.identities // 2, batch=local.batch // 2
+    )
+  config = replace(run.config, seed=seed, track=(), local=local)
   clients = tuple(
     one.members(which) for one, which in zip(persons, halves, strict=True)
   )
   members = run.federation._replace(clients=clients, targets=())
 
-  def make(given: Any, root: bytes | None) -> Any:
+  def make(given: Config, root: bytes | None) -> Any:
     return build.assemble(given, members, root=root)
 
   loop.run_rounds(make, config, folder)

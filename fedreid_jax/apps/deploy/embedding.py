@@ -10,9 +10,9 @@ embeddings of an image and selects one. An exported model knows no gallery, so
 that it has running moments where the run is evaluated with those of a gallery.
 """
 
-import copy
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,9 @@ import numpy as np
 from jax import export
 
 from fedreid_jax.config import load as config_lib
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import programs, trees
 from fedreid_jax.core.types import Array, Flat
-from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import features
@@ -63,7 +63,7 @@ class Embedding(NamedTuple):
       evaluation of the run computes it.
   """
 
-  config: Any
+  config: Config
   step: int  # rounds of training
   name: str  # 'global', 'cluster:GROUP' or 'client:NAME'
   dtype: str  # of the computation, one of `networks.DTYPES`
@@ -118,13 +118,13 @@ def load(
       config, federation, network, groups, clients
     )(own)
   models = [{n: np.asarray(x) for n, x in one[name].items()} for one in tested]
-  chosen = copy.deepcopy(config)
   dtype = dtype or networks.dtype(config.model.dtype, jax.default_backend())
-  chosen.model.dtype = dtype
   # A file has the whole network, with added parameters in its kernels.
   shape = federation.image_shape
   whole = [build.merged(config, one, shape) for one in models]
-  chosen.model.tune = chosen.model.trained = ''
+  chosen = replace(
+    config, model=replace(config.model, dtype=dtype, tune='', trained='')
+  )
   ranked = {
     'flip': config.evaluation.flip,
     'feature': config.evaluation.feature,
@@ -214,7 +214,7 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
   training images only.
   """
   config = embedding.config
-  data, ranked, model = config.data, config.evaluation, config.model.to_dict()
+  data, ranked, model = config.data, config.evaluation, vars(config.model)
   inputs = {
     name: _array(one) | {'values': _INPUTS[name]}
     for name, one in embedding.inputs.items()
@@ -223,7 +223,7 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
     'summary': _summary(embedding),
     'inputs': inputs,
     'output': {OUTPUT: _array(embedding.output)},
-    'preprocessing': decoder.of(data)._asdict(),
+    'preprocessing': data.decoder()._asdict(),
     'normalisation': {
       'rule': '(images / 255 - mean) / std',
       'mean': list(data.mean),

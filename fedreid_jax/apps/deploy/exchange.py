@@ -33,9 +33,10 @@ from fedreid_jax import errors
 from fedreid_jax.apps.deploy import embedding as embedding_lib
 from fedreid_jax.apps.deploy import onnx_file
 from fedreid_jax.apps.deploy.embedding import IMAGES, MODALITIES, Embedding
-from fedreid_jax.config import recipes, schema, validation
+from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import plugins
 from fedreid_jax.models import networks, weights
+from fedreid_jax.models.options import Model
 from fedreid_jax.models.weights import pytorch
 from fedreid_jax.training.files import atomic
 
@@ -301,7 +302,7 @@ def _train_command(path: str, about: dict[str, Any], private: bool) -> str:
   recipe = about['run']['recipe']
   if private:  # which must not start from weights of the same persons
     recipe = ''
-  usual = schema.default().model.to_dict()
+  usual = vars(Model())
   fields = {
     f'model.{name}': value
     for name, value in about['model'].items()

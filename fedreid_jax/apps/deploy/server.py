@@ -114,7 +114,7 @@ class Finder:
     """Compiles the search of vectors `[P, D]`, labelled with their rows."""
     self._model, self._gallery, self._settings = model, gallery, settings
     self._names, self._root = folder.names, folder.root.resolve()
-    self._decoder = decoder.of(model.config.data)
+    self._decoder = model.config.data.decoder()
     # The locks bound the memory of many simultaneous requests, each of which
     # would decode a picture.
     self._one_query = threading.Lock()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.config import parsing, schema
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.data.benchmark import prepared
 from fedreid_jax.training.files import recorder, run_files, sealed
 
@@ -21,7 +22,7 @@ class Cell(NamedTuple):
   label: str
   # Validated; `start_from` is the directory of another cell if this one starts
   # from the models of that one.
-  config: Any
+  config: Config
   workdir: Path  # cells with the same one are one run
   factors: Mapping[str, str]  # values of the varied fields, in columns
   trial: str = ''  # trial of a data set, '' if there are none
@@ -33,7 +34,11 @@ class Cell(NamedTuple):
 
 
 def make_cell(
-  label: str, config, folder: Path, factors: Mapping[str, str], trial: str = ''
+  label: str,
+  config: Config,
+  folder: Path,
+  factors: Mapping[str, str],
+  trial: str = '',
 ) -> Cell:
   """A cell whose work directory is named after its configuration."""
   # Only fields that differ from their defaults, so that a later version with
@@ -59,7 +64,7 @@ def _unreadable(root: str, spec: str) -> str:
   return ''
 
 
-def lacking(config) -> str:
+def lacking(config: Config) -> str:
   """The first data set of a run that cannot be read with the reason, or ''."""
   data = config.data
   if data.source != 'datasets':

@@ -5,11 +5,13 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.config import parsing, recipes, schema, validation
+from fedreid_jax.config.configuration import Config
 
 FLAG = '--trials'
 FIELDS = ('data.sources', 'data.targets')
@@ -38,7 +40,7 @@ class Point(NamedTuple):
 
   label: str  # runs with the same one are averaged
   facts: dict[str, str]  # values of the fields of the grid, as text
-  config: Any  # validated
+  config: Config
   trial: str = ''  # of a data set, '' if there are none
 
 
@@ -75,7 +77,9 @@ def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
     sweep.seeds,
   ):
     pairs = [f'{key}={value}' for key, value in facts.items()]
-    config = parsing.change(make(), [*pairs, f'seed={seed}'])
+    config = validation.validate(
+      parsing.change(make(), [*pairs, f'seed={seed}'])
+    )
     if trial:
       if facts.keys() & {*FIELDS}:
         raise errors.ConfigError(
@@ -83,9 +87,9 @@ def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
           ', '.join(FIELDS),
           'leave it out of one of them',
         )
-      config = with_trial(config, trial)
+      config = validation.validate(with_trial(config, trial))
     label = ' '.join((name, *pairs))
-    found.append(Point(label, facts, validation.validate(config), trial))
+    found.append(Point(label, facts, config, trial))
   return found
 
 
@@ -191,7 +195,7 @@ def parse_trials(text: str) -> list[str]:
   return found
 
 
-def with_trial(config: Any, trial: str) -> Any:
+def with_trial(config: Config, trial: str) -> Config:
   """Replaces the sources and the targets by a result of `parse_trials`.
 
   Raises:
@@ -204,4 +208,5 @@ def with_trial(config: Any, trial: str) -> Any:
       FLAG,
       "set data.root, and data.source='datasets' as the preset paper does",
     )
-  return parsing.change(config, [f'{field}={(trial,)!r}' for field in FIELDS])
+  data = replace(config.data, sources=(trial,), targets=(trial,))
+  return replace(config, data=data)

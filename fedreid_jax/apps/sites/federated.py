@@ -15,7 +15,9 @@ from fedreid_jax import errors
 from fedreid_jax.apps.sites import coordinator, refused, terms
 from fedreid_jax.apps.sites.terms import Channel, Facts, Members
 from fedreid_jax.config import load as config_files
-from fedreid_jax.config import schema, validation
+from fedreid_jax.config import validation
+from fedreid_jax.config.configuration import Config
+from fedreid_jax.core import options
 from fedreid_jax.data import load, sampling
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.round import cohort
@@ -57,7 +59,7 @@ class Wanted(NamedTuple):
   min_sites: int = 1  # number of updates without which a round does not count
 
 
-def write(config: Any, workdir: Path, wanted: Wanted, restart: bool) -> Path:
+def write(config: Config, workdir: Path, wanted: Wanted, restart: bool) -> Path:
   """Writes the settings of a run and its folder for `flwr run`.
 
   With `restart` the run deletes an earlier one in the work directory.
@@ -96,7 +98,7 @@ def take(path: Path) -> tuple[Any, Wanted, bool]:
 
 
 def train(
-  config: Any,
+  config: Config,
   workdir: str | os.PathLike[str],
   channel: Channel,
   wanted: Wanted,
@@ -113,7 +115,7 @@ def train(
     FedReIDError: as `loop.train`, and for sites that cannot take part.
   """
 
-  def make(config: Any, root: bytes | None) -> build.Setup:
+  def make(config: Config, root: bytes | None) -> build.Setup:
     # `check` refuses the methods whose random numbers follow from a secret.
     del root
     check(config)
@@ -132,7 +134,7 @@ def train(
   return loop.run_rounds(make, config, workdir, restart, verbose=True)
 
 
-def check(config: Any) -> None:
+def check(config: Config) -> None:
   """Raises ConfigError for fields that need sites' images or a simulation."""
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),
@@ -150,7 +152,7 @@ def check(config: Any) -> None:
       "set it to 'running'",
     ),
     (
-      not schema.is_default(config, 'availability'),
+      not options.is_default(config.availability),
       'simulated time',
       'availability',
       'keep its defaults',
@@ -162,7 +164,7 @@ def check(config: Any) -> None:
 
 
 def assemble(
-  config: Any,
+  config: Config,
   tests: Federation,
   members: Members,
   sites: Sequence[Facts],

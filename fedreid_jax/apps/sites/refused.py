@@ -5,15 +5,15 @@ does not rely on the check of another program for what its operator believes.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from fedreid_jax import errors
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.method import guarantee
 from fedreid_jax.method.component import Component
 from fedreid_jax.training import build
 
 
-def check(config: Any) -> None:
+def check(config: Config) -> None:
   """Raises ConfigError for components that are simulated only."""
   components = build.load_components(config)
   simulated = [c for c in components if 'simulated' in c.properties]

@@ -4,11 +4,11 @@ Before a run each site reports facts about its images, and the coordinator
 returns the terms of the run. A site may leave and return as another node.
 """
 
-import copy
 import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any, NamedTuple, Protocol, TypeVar, get_args
 
@@ -17,10 +17,11 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec, told
 from fedreid_jax.config import load, parsing
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import plugins
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
-from fedreid_jax.models import networks
+from fedreid_jax.models.options import DType
 from fedreid_jax.round import cohort
 from fedreid_jax.version import __version__
 
@@ -167,7 +168,7 @@ def versions() -> dict[str, str]:
   return {'fedreid_jax': __version__, 'jax': jax}
 
 
-def agreed(config: Any) -> dict[str, Any]:
+def agreed(config: Config) -> dict[str, Any]:
   """The fields that a site and the coordinator must agree on."""
   # The groups of evaluators are part of `evaluation`.
   own_groups = {
@@ -183,7 +184,7 @@ def agreed(config: Any) -> dict[str, Any]:
   return {name: value for name, value in fields.items() if shared(name)}
 
 
-def run_name(config: Any, sites: Sequence[Facts]) -> str:
+def run_name(config: Config, sites: Sequence[Facts]) -> str:
   """The name of a run at its sites: 16 hexadecimal digits."""
   # Without `rounds`: a run that is continued with more rounds has the same
   # states. Without versions, which may change while a run is interrupted.
@@ -193,15 +194,13 @@ def run_name(config: Any, sites: Sequence[Facts]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def settled(config: Any, there: Mapping[str, Any]) -> Any:
+def settled(config: Config, there: Mapping[str, Any]) -> Config:
   """The configuration with the server's type of computation for `auto`."""
   # A run has one type, and the platforms of server and sites may differ.
   dtype = there.get(DTYPE)
-  if config.model.dtype != 'auto' or dtype not in get_args(networks.DType):
+  if config.model.dtype != 'auto' or dtype not in get_args(DType):
     return config
-  config = copy.deepcopy(config)
-  config.model.dtype = dtype
-  return config
+  return replace(config, model=replace(config.model, dtype=dtype))
 
 
 def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
@@ -221,7 +220,7 @@ def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
     )
 
 
-def make(config: Any, sites: Sequence[Facts]) -> list[Terms]:
+def make(config: Config, sites: Sequence[Facts]) -> list[Terms]:
   """The terms of each site, in the order of the facts."""
   sizes = [site.identities for site in sites]
   spaces = client_split.label_spaces(sizes, config.data.labels)

@@ -26,6 +26,7 @@ from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec, refused, terms, told
 from fedreid_jax.apps.sites.terms import Facts, Terms
 from fedreid_jax.apps.sites.told import SERVER
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.types import ClientData, ClientState
 from fedreid_jax.data import load, sampling
@@ -104,7 +105,7 @@ class Resident(simulation.Executor):
     return *one, int(tasks.valid.sum())
 
 
-def read_images(config: Any, name: str = '') -> Federation:
+def read_images(config: Config, name: str = '') -> Federation:
   """The images of a site as one client, by default named as its domain.
 
   Raises:
@@ -186,7 +187,7 @@ class Worker:
 
   def __init__(
     self,
-    config: Any,
+    config: Config,
     federation: Federation,
     folder: Path,
     say: Callable[[str], None] = print,

@@ -6,12 +6,13 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from fedreid_jax import errors
-from fedreid_jax.data import decoder, federation, protocols
+from fedreid_jax.data import federation, protocols
 from fedreid_jax.data.benchmark import prepared, trials
 from fedreid_jax.data.benchmark.prepared import Prepared
 from fedreid_jax.data.datasets import infrared, records, registry
 from fedreid_jax.data.datasets.records import DIRECTIONS, INFRARED, JUNK
 from fedreid_jax.data.federation import NOBODY, Images, Source, Target, Trial
+from fedreid_jax.data.options import Data
 
 LEARN = (*records.LEARN, 'public')
 TEST = (*records.TEST, 'images', 'distractor')
@@ -23,7 +24,7 @@ QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
 TESTED = {'prid2011': 100, 'grid': 125}
 
 
-def load(config, clients: bool = True) -> Source:
+def load(config: Data, clients: bool = True) -> Source:
   """Opens the data sets of `config.data`.
 
   `clients=False` leaves the training domains out.
@@ -41,7 +42,7 @@ def load(config, clients: bool = True) -> Source:
     raise errors.ConfigError(
       'no data set to learn from', 'data.sources', 'name at least one'
     )
-  wanted = decoder.of(config)
+  wanted = config.decoder()
   opened: dict[str, Prepared] = {}
   public = config.public if clients else ''
   specs = {*config.targets, *(config.sources if clients else ())}
@@ -67,7 +68,7 @@ def load(config, clients: bool = True) -> Source:
   )
 
 
-def _shown_twice(config) -> tuple[str, ...]:
+def _shown_twice(config: Data) -> tuple[str, ...]:
   """Notices of the training data sets that show test persons."""
   learned = dict.fromkeys(config.sources, 'trained on')
   learned |= dict.fromkeys([config.public] if config.public else [], 'public')
@@ -132,7 +133,7 @@ def _source(spec: str, own: Prepared) -> Images:
   return _images(spec, own, rows)
 
 
-def _target(spec: str, own: Prepared, config) -> Target:
+def _target(spec: str, own: Prepared, config: Data) -> Target:
   name, protocol = spec.partition(':')[0], own.dataset.protocol
   ranked = config.task == 'retrieval'
   if ranked == (protocol == protocols.ACCURACY):
@@ -212,7 +213,7 @@ def _sampled(
   images: Images,
   names: Shaped[np.ndarray, ' M'],
   protocol: str,
-  config,
+  config: Data,
 ) -> Target:
   """Makes a test of one modality against sampled galleries of the other."""
   if config.search == 'indoor' and config.direction != DIRECTIONS[0]:

@@ -11,6 +11,7 @@ from fedreid_jax.data import cache, decoder, integrity, names
 from fedreid_jax.data.datasets.records import LEARN
 from fedreid_jax.data.federation import NOBODY, Images
 from fedreid_jax.data.folder.folder_layout import Listing
+from fedreid_jax.data.options import Data
 
 
 class Domain(NamedTuple):
@@ -25,7 +26,7 @@ class Domain(NamedTuple):
   copies: list[tuple[str, str]]  # files that are left out, and their originals
 
 
-def read(name: str, listing: Listing, config) -> Domain:
+def read(name: str, listing: Listing, config: Data) -> Domain:
   """Decodes the images of a domain, or opens them in the user's cache.
 
   Of files with the same pixels at the size of training, whatever their names
@@ -35,7 +36,7 @@ def read(name: str, listing: Listing, config) -> Domain:
     DataError: for images that cannot be read, or a picture of two persons.
   """
   images, manifest, digest = cache.build(
-    listing.folder, listing.names, decoder.of(config)
+    listing.folder, listing.names, config.decoder()
   )
   if not manifest['kept']:
     raise errors.DataError(

@@ -17,12 +17,13 @@ The layouts are, in the order in which they are tried:
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.data import files, integrity, names
 from fedreid_jax.data.datasets import csv_manifest, csv_table, layout, registry
 from fedreid_jax.data.datasets.records import LEARN, MODALITIES, TEST, Dataset
+from fedreid_jax.data.options import Data
 
 SAMPLE = 200  # paths by which a published data set is recognised
 EXPECTED = 'the layout is domain/identity/image; see docs/photographs.md'
@@ -72,17 +73,22 @@ class Label(NamedTuple):
 
 
 class Patterns(NamedTuple):
-  """Fields of `config.data` that decide on the labels, as `photos` has them."""
+  """Regular expressions that decide on the labels, as `photos` has them."""
 
   identity_pattern: str = names.IDENTITY
   camera_pattern: str = names.AUTO
+
+  @classmethod
+  def of(cls, config: Data) -> 'Patterns':
+    """The patterns of `config.data`."""
+    return cls(config.identity_pattern, config.camera_pattern)
 
 
 # Lists `(folder, names, identities)` with the cameras of the names.
 _Labelled = Callable[[Path, list[str], list[str]], Listing]
 
 
-def find(root: Path, config: Any, needs_cameras: bool) -> Layout:
+def find(root: Path, patterns: Patterns, needs_cameras: bool) -> Layout:
   """Finds the layout of a folder, or raises DataError.
 
   `needs_cameras` reads a number at the end of a name as a camera, since each
@@ -93,14 +99,14 @@ def find(root: Path, config: Any, needs_cameras: bool) -> Layout:
   layout reads rightly is refused, unless the user has written a pattern for
   identities.
   """
-  whole = _published(root, config)
+  whole = _published(root, patterns)
   with _explained(whole):
-    found = _find(root, config, needs_cameras)
+    found = _find(root, patterns, needs_cameras)
 
   def read(name: str) -> Listing:
     known = whole
     if known is None and found.nested:
-      known = _published(root / name, config)
+      known = _published(root / name, patterns)
     with _explained(known):
       listing = _of_people(found.read(name))
       said = known.of(listing) if known else ''
@@ -146,13 +152,13 @@ def _explained(known: _Published | None) -> Iterator[None]:
     ) from error
 
 
-def _published(root: Path, config: Any) -> _Published | None:
+def _published(root: Path, patterns: Patterns) -> _Published | None:
   """Finds the published data set of which the names are.
 
   Raises:
     DataError: if no layout reads its persons or cameras.
   """
-  written = config.identity_pattern != names.IDENTITY
+  written = patterns.identity_pattern != names.IDENTITY
   if written or csv_manifest.file_of(root):
     return None
   paths = files.some_images(root, SAMPLE)
@@ -209,7 +215,7 @@ def _of_people(listing: Listing) -> Listing:
   return found.take(kept)
 
 
-def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
+def _find(root: Path, patterns: Patterns, needs_cameras: bool) -> Layout:
   if csv_manifest.file_of(root):
     return of_manifest(root)
   train = layout.BOXES['train']
@@ -229,9 +235,9 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
 
   def labelled(folder: Path, paths: list[str], persons: list[str]) -> Listing:
     cameras = names.cameras(
-      config.camera_pattern, paths, persons, folder, needs_cameras
+      patterns.camera_pattern, paths, persons, folder, needs_cameras
     )
-    guess = names.guess(config.camera_pattern, paths, cameras)
+    guess = names.guess(patterns.camera_pattern, paths, cameras)
     return Listing(folder, paths, persons, cameras, guess=guess)
 
   own = (_name_of(root),)
@@ -240,14 +246,14 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
     kind = 'names with identities'
     return Layout(kind, own, lambda _: _numbered(root, labelled), flat=True)
   # A pattern that a user has written refers to names below a domain.
-  written = config.identity_pattern != names.IDENTITY
-  automatic = config.camera_pattern == names.AUTO and not written
+  written = patterns.identity_pattern != names.IDENTITY
+  automatic = patterns.camera_pattern == names.AUTO and not written
   by_camera = automatic and names.are_cameras(folders)
   if written or any(files.list_folders(root / name) for name in folders):
     if by_camera:
       kind = 'camera/identity/image'
       return Layout(kind, own, lambda _: _by_camera(root), 'folders')
-    return _of_domains(root, folders, config, labelled)
+    return _of_domains(root, folders, patterns, labelled)
   if _are_domains(root, folders):
     if by_camera:
       kind = 'camera/image'
@@ -262,10 +268,10 @@ def _find(root: Path, config: Any, needs_cameras: bool) -> Layout:
 
 
 def _of_domains(
-  root: Path, folders: Sequence[str], config: Any, labelled: _Labelled
+  root: Path, folders: Sequence[str], patterns: Patterns, labelled: _Labelled
 ) -> Layout:
   """Reads domain/identity/image, or camera/identity/image of some domains."""
-  written = config.identity_pattern != names.IDENTITY
+  written = patterns.identity_pattern != names.IDENTITY
   inside = {
     name
     for name in folders
@@ -274,15 +280,15 @@ def _of_domains(
 
   def read(name: str) -> Listing:
     if name not in inside:
-      return _domain(root / name, config.identity_pattern, labelled)
+      return _domain(root / name, patterns.identity_pattern, labelled)
     listing = _domain_by_camera(root / name)
-    if config.camera_pattern == names.AUTO:
+    if patterns.camera_pattern == names.AUTO:
       return listing
     return labelled(listing.folder, listing.names, listing.identities)
 
   alone = len(inside) == len(folders)
   cameras_from = 'names'
-  if inside and config.camera_pattern == names.AUTO:
+  if inside and patterns.camera_pattern == names.AUTO:
     cameras_from = 'folders' if alone else 'names and folders'
   return Layout(
     f'domain/{"camera/" * alone}identity/image',
@@ -306,18 +312,17 @@ def check_domains(layout: Layout, root: Path) -> None:
     )
 
 
-def labels(root: Path, config: Any) -> dict[str, Label]:
+def labels(root: Path, config: Data) -> dict[str, Label]:
   """Labels of images by their paths relative to a folder, an absolute path.
 
   The labels are the same as in training on the folder, with cameras where names
   have them. Images that training would leave out have no label. A DataError is
   raised for a folder of no known layout.
   """
-  pattern = config.camera_pattern
+  patterns = Patterns.of(config)
   # No user has chosen these two patterns for the names of this folder.
-  if pattern in ('', names.NUMBER):
-    pattern = names.AUTO
-  patterns = Patterns(config.identity_pattern, pattern)
+  if patterns.camera_pattern in ('', names.NUMBER):
+    patterns = patterns._replace(camera_pattern=names.AUTO)
   found = find(root, patterns, needs_cameras=False)
   labels: dict[str, Label] = {}
   for domain in found.domains:

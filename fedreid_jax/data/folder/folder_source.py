@@ -27,6 +27,7 @@ from fedreid_jax.data.federation import NOBODY, Images, Source, Target, Trial
 from fedreid_jax.data.folder import domains, folder_layout, notices, queries
 from fedreid_jax.data.folder.domains import Domain
 from fedreid_jax.data.folder.folder_layout import Layout
+from fedreid_jax.data.options import Data
 
 FILES = 16  # files that are checked for colour, spread over all
 SIDE = 32  # pixels a side to which they are reduced
@@ -47,7 +48,7 @@ class _Roles(NamedTuple):
   within: bool  # other persons of the sources are targets
 
 
-def load(config, clients: bool = True) -> Source:
+def load(config: Data, clients: bool = True) -> Source:
   """Reads the domains of a folder.
 
   Empty `sources` of `config.data` are all domains that are no target. If
@@ -60,7 +61,8 @@ def load(config, clients: bool = True) -> Source:
   """
   root = files.check_root(config.root)
   by_camera = config.client_split in client_split.OF_CAMERAS
-  layout = folder_layout.find(root, config, by_camera)
+  patterns = folder_layout.Patterns.of(config)
+  layout = folder_layout.find(root, patterns, by_camera)
   if not (config.sources or config.targets):
     folder_layout.check_domains(layout, root)
   roles = _roles(config, layout, root, clients)
@@ -105,7 +107,7 @@ def load(config, clients: bool = True) -> Source:
   )
 
 
-def _roles(config, layout: Layout, root: Path, clients: bool) -> _Roles:
+def _roles(config: Data, layout: Layout, root: Path, clients: bool) -> _Roles:
   present = layout.domains
   sources, targets = tuple(config.sources), tuple(config.targets)
   public = (config.public,) if config.public and clients else ()
@@ -138,7 +140,7 @@ def _roles(config, layout: Layout, root: Path, clients: bool) -> _Roles:
 
 
 def _rows(
-  config, layout: Layout, roles: _Roles, read: dict[str, Domain]
+  config: Data, layout: Layout, roles: _Roles, read: dict[str, Domain]
 ) -> tuple[Rows, Rows]:
   """Rows to train on, which show persons, and rows of tests, by domain."""
   anybody = {n: one.images.identities != NOBODY for n, one in read.items()}
@@ -162,7 +164,7 @@ def _rows(
 
 
 def _held_out(
-  config, read: dict[str, Domain]
+  config: Data, read: dict[str, Domain]
 ) -> dict[str, Bool[np.ndarray, '...']]:
   """Masks of the images of persons who are drawn for the test, by domain."""
   return {
@@ -202,7 +204,9 @@ def _part(domain: Images, rows: Int[np.ndarray, ' rows']) -> Images:
   return domain if len(rows) == len(domain.identities) else domain.take(rows)
 
 
-def _target(config, domain: Domain, rows: Int[np.ndarray, ' rows']) -> Target:
+def _target(
+  config: Data, domain: Domain, rows: Int[np.ndarray, ' rows']
+) -> Target:
   images = _part(domain.images, rows)
   if not domain.cameras:
     # With a view for each image, the camera rule hides no match.
@@ -241,7 +245,7 @@ def is_coloured(path: Path, max_pixels: int = decoder.MAX_PIXELS) -> bool:
   return False
 
 
-def check_colours(paths: Sequence[Path], config, root: Path) -> None:
+def check_colours(paths: Sequence[Path], config: Data, root: Path) -> None:
   """Raises ConfigError if only a preset asks to convert coloured images."""
   # The presets for drawings make images grey and invert them. For photographs
   # this would cost accuracy and cause no error.

@@ -11,10 +11,11 @@ from fedreid_jax.data.federation import Target
 from fedreid_jax.data.folder import queries
 from fedreid_jax.data.folder.domains import Domain
 from fedreid_jax.data.folder.folder_layout import Layout, Listing
+from fedreid_jax.data.options import Data
 
 
 def describe(
-  config,
+  config: Data,
   root: Path,
   layout: Layout,
   read: Mapping[str, Domain],

@@ -25,6 +25,7 @@ from jaxtyping import UInt8
 from fedreid_jax import errors
 from fedreid_jax.data import cache, federation, integrity
 from fedreid_jax.data.federation import Images, Source, Target
+from fedreid_jax.data.options import Data
 from fedreid_jax.data.synthetic import photographs, shifts, worlds
 
 # The runs of a study share few domains. Rendering takes a tenth of a short run,
@@ -72,7 +73,7 @@ class Domain(NamedTuple):
     return f'{self.name}+{self.shift}' if self.shift else self.name
 
 
-def load(config, clients: bool = True) -> Source:
+def load(config: Data, clients: bool = True) -> Source:
   """Describes the domains of `config.data`; pixels are rendered when needed.
 
   `clients=False` leaves the training domains out.
@@ -101,7 +102,7 @@ def load(config, clients: bool = True) -> Source:
       names = [spec.partition(':')[0] for spec in config.targets]
       federation.check_disjoint([*learned], names)
   world = {'source': worlds.find(config.source).digest}
-  digest = [*specs, *(world.get(f, config[f]) for f in FIELDS)]
+  digest = [*specs, *(world.get(f, getattr(config, f)) for f in FIELDS)]
   # The default values add nothing, so that runs from before there were these
   # fields have the same digest.
   if config.presence < 1:
@@ -116,7 +117,7 @@ def load(config, clients: bool = True) -> Source:
   )
 
 
-def _new_identities(config, spec: str, usual: Domain, learned) -> Target:
+def _new_identities(config: Data, spec: str, usual: Domain, learned) -> Target:
   """Makes a test whose queries are first shots, or one of two modalities."""
   usual = usual._replace(
     identities=config.target_identities, shots=config.target_shots
@@ -136,7 +137,7 @@ def _new_identities(config, spec: str, usual: Domain, learned) -> Target:
   return federation.split_target(images, shot == 0)
 
 
-def _later_shots(config, spec: str, learned) -> Target:
+def _later_shots(config: Data, spec: str, learned) -> Target:
   """Makes a test on the shots that follow the training shots of a domain."""
   name = spec.partition(':')[0]
   if name not in learned:
@@ -189,7 +190,7 @@ def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
   return domain
 
 
-def _seen(config, domain: Domain) -> Images:
+def _seen(config: Data, domain: Domain) -> Images:
   """Training images; every second camera sees a fraction, `presence`."""
   images = _images(config, domain, 0)
   if config.presence == 1:
@@ -203,7 +204,7 @@ def _seen(config, domain: Domain) -> Images:
   return images.take(np.flatnonzero(sees[images.cameras, images.identities]))
 
 
-def _images(config, domain: Domain, first: int) -> Images:
+def _images(config: Data, domain: Domain, first: int) -> Images:
   """Images of identities from `first`, the infrared ones last."""
   kinds = (('visible', domain.cameras), ('infrared', domain.infrared))
 

@@ -28,7 +28,7 @@ from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.data.federation import Target, Trial
 from fedreid_jax.evaluation import distances, gallery, means
 from fedreid_jax.evaluation.features import Model
-from fedreid_jax.evaluation.options import Every, protocol_of
+from fedreid_jax.evaluation.options import Evaluation, Every, protocol_of
 
 RATES = {'1e-1': 1e-1, '1e-2': 1e-2}
 
@@ -58,7 +58,7 @@ def evaluate(
 
 
 def _of_trial(
-  config,
+  config: Evaluation,
   target: Target,
   found: Float[np.ndarray, 'M D'],
   trial: Trial,

@@ -35,7 +35,7 @@ from fedreid_jax.core.options import Checked
 from fedreid_jax.data.federation import Target, Trial
 from fedreid_jax.evaluation import distances, gallery, means
 from fedreid_jax.evaluation.features import Model
-from fedreid_jax.evaluation.options import Every, protocol_of
+from fedreid_jax.evaluation.options import Evaluation, Every, protocol_of
 
 RATES = {'1e-2': 1e-2, '1e-3': 1e-3, '1e-4': 1e-4}
 # Distances of some pairs of the same person, and of different persons.
@@ -69,7 +69,10 @@ def evaluate(
 
 
 def _of_trial(
-  config, target: Target, found: Float[np.ndarray, 'M D'], trial: Trial
+  config: Evaluation,
+  target: Target,
+  found: Float[np.ndarray, 'M D'],
+  trial: Trial,
 ) -> dict[str, float | int]:
   labels = gallery.labels_of(target.images, trial)
   _, rules = protocol_of(config, target.protocol)

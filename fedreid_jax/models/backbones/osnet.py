@@ -28,6 +28,7 @@ from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
 from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
+from fedreid_jax.models.options import Model
 
 CHANNELS = (64, 256, 384, 512)
 STREAMS = 4
@@ -217,6 +218,6 @@ class OSNet(nn.Module):
     return layer(channels[-1], name='conv5')(x, **given), {}
 
 
-def make(config, options: Options = Options()) -> OSNet:
+def make(config: Model, options: Options = Options()) -> OSNet:
   """Returns an OSNet that computes in `config.dtype`."""
   return OSNet(options.kind == 'ain', options.width, jnp.dtype(config.dtype))

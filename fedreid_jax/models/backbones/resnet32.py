@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from fedreid_jax.core.types import Array
 from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
+from fedreid_jax.models.options import Model
 
 
 class Block(nn.Module):
@@ -81,6 +82,6 @@ class CifarResNet(nn.Module):
     return x, {}
 
 
-def make(config) -> CifarResNet:
+def make(config: Model) -> CifarResNet:
   """Returns a ResNet-32 that computes in `config.dtype`."""
   return CifarResNet(dtype=jnp.dtype(config.dtype))

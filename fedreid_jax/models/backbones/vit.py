@@ -30,6 +30,7 @@ from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array
 from fedreid_jax.models.forward import ForwardCtx
+from fedreid_jax.models.options import Model
 
 EPSILON = 1e-6
 CLIP_EPSILON = 1e-5  # of all its layers
@@ -250,6 +251,6 @@ class ViT(nn.Module):
     return jnp.concatenate(parts, axis=1)
 
 
-def make(config, options: Options = Options()) -> ViT:
+def make(config: Model, options: Options = Options()) -> ViT:
   """Returns a transformer that computes in `config.dtype`."""
   return ViT(options, jnp.dtype(config.dtype))

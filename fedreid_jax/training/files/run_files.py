@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 
 from fedreid_jax import errors
 from fedreid_jax.config import load, schema
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core.options import Mark
 from fedreid_jax.method import optimizers
 from fedreid_jax.training import trackers
@@ -276,8 +277,16 @@ def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bound_by_schedule(resolved: Mapping[str, Any]) -> str:
   """Why more rounds would have changed the rounds so far, or ''."""
-  optim = ConfigDict(resolved.get('optim') or {})
-  return optimizers.bound_to_rounds(optim) if 'schedule' in optim else ''
+  saved = resolved.get('optim') or {}
+  if 'schedule' not in saved:
+    return ''
+  optim = optimizers.Optim(
+    schedule=saved['schedule'],
+    milestones=saved['milestones'],
+    # The configuration of a run of an earlier version lacks it.
+    schedule_rounds=saved.get('schedule_rounds', 0),
+  )
+  return optimizers.bound_to_rounds(optim)
 
 
 def _bound_by_noise(resolved: Mapping[str, Any]) -> str:
@@ -371,7 +380,7 @@ class Recorded(NamedTuple):
   """
 
   folder: Path
-  config: Any
+  config: Config
   results: dict[str, Any]  # of results.json
   described: dict[str, Any]  # of run.json
   rounds: list[dict[str, Any]]

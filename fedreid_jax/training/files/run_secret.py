@@ -14,10 +14,10 @@ import os
 import stat
 import warnings
 from pathlib import Path
-from typing import Any
 
 from fedreid_jax import errors
 from fedreid_jax.config import load
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import secret
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.data.federation import Federation
@@ -32,7 +32,7 @@ LOST = (
 )
 
 
-def root(config: Any, workdir: Path, restart: bool) -> bytes:
+def root(config: Config, workdir: Path, restart: bool) -> bytes:
   """Reads or draws the root of the secret of a run.
 
   An `ExposedSecretWarning` says that users other than the owner could read the
@@ -73,7 +73,7 @@ def _close(path: Path) -> None:
   )
 
 
-def keep(config: Any, workdir: Path, root_: bytes, begun: bool) -> None:
+def keep(config: Config, workdir: Path, root_: bytes, begun: bool) -> None:
   """Writes the file of a secret that was drawn by the system.
 
   Raises:
@@ -99,7 +99,7 @@ def keep(config: Any, workdir: Path, root_: bytes, begun: bool) -> None:
 
 
 def make(
-  config: Any,
+  config: Config,
   federation: Federation,
   components: tuple[Component, ...],
   root_: bytes | None,
@@ -115,7 +115,7 @@ def make(
   return Secret(root_ or secret.draw(), digest(config, federation))
 
 
-def digest(config: Any, federation: Federation) -> str:
+def digest(config: Config, federation: Federation) -> str:
   """The SHA-256 of all that the updates of a run depend on.
 
   The number of rounds is left out, unless more rounds would have changed the

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import jax
 
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.data import cache
 
 _turn = threading.RLock()
@@ -86,7 +87,7 @@ def orbax_muted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def turn(config) -> Iterator[None]:
+def turn(config: Config) -> Iterator[None]:
   """Waits for other threads' runs if this one uses several devices.
 
   Runs on one device do not wait. Programs are cached, and Orbax is muted.

@@ -9,6 +9,7 @@ import jax
 
 from fedreid_jax import errors
 from fedreid_jax.config import parsing
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.models import flops
 from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.training import budget, build, starts, trackers
@@ -18,7 +19,7 @@ from fedreid_jax.training.reports import report
 ONE = {'images': 'image', 'identities': 'identity', 'cameras': 'camera'}
 
 
-def lines(config, workdir: Path) -> Iterator[str]:
+def lines(config: Config, workdir: Path) -> Iterator[str]:
   """Yields the lines that `fedreid train --dry_run` prints.
 
   Compiles the programs of a round; writes nothing but these programs, into the
@@ -55,7 +56,9 @@ def lines(config, workdir: Path) -> Iterator[str]:
   yield from _files(config, setup, server, store, workdir)
 
 
-def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
+def _program(
+  config: Config, setup: build.Setup, server, store
+) -> Iterator[str]:
   federation = setup.federation
   columns = max(c.num_identities for c in federation.clients)
   model = build.network(config, columns, federation.image_shape)
@@ -94,7 +97,7 @@ def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
 
 
 def _files(
-  config, setup: build.Setup, server, store: ClientStore, workdir: Path
+  config: Config, setup: build.Setup, server, store: ClientStore, workdir: Path
 ) -> Iterator[str]:
   shape = setup.federation.image_shape
   tests = sum(len(t.images.identities) for t in setup.federation.targets)

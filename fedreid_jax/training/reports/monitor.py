@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core.options import Mark
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.training.files import recorder
@@ -103,7 +104,7 @@ def follow(
   return now, Finding(what, fatal)
 
 
-def to_lower(config: Any) -> str:
+def to_lower(config: Config) -> str:
   """Returns the fix, which names the fields of the method that can be lower."""
   return f'lower {", ".join(schema.in_use(config, Mark.STRENGTH))}'
 
@@ -147,7 +148,7 @@ class Monitor:
 
   def __init__(
     self,
-    config,
+    config: Config,
     record: recorder.Recorder,
     clients: Sequence[ClientData],
     progress: Progress,

@@ -32,6 +32,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config import load
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import types
 from fedreid_jax.data import validation
 from fedreid_jax.round import compose
@@ -47,7 +48,7 @@ Entry = dict[str, Any]
 
 
 def describe(
-  config,
+  config: Config,
   setup: build.Setup,
   record: recorder.Recorder,
   workdir: Path,
@@ -223,7 +224,7 @@ def client_values(
 
 
 def results(
-  config, progress: Progress, seconds: dict[str, float], privacy: str
+  config: Config, progress: Progress, seconds: dict[str, float], privacy: str
 ) -> dict[str, Any]:
   """The content of results.json, without the clusters.
 
@@ -250,7 +251,7 @@ def results(
 
 
 def print_summary(
-  config, record: recorder.Recorder, progress: Progress
+  config: Config, record: recorder.Recorder, progress: Progress
 ) -> None:
   """Prints the metrics before training, of the last round, and of the best."""
   evaluation = progress.evaluation

@@ -6,17 +6,18 @@ have the published numbers of images and persons of their data sets, and no
 image is read.
 """
 
-import copy
 import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.config.configuration import Config
 from fedreid_jax.config.validation import load_components
 from fedreid_jax.data import augment, load
 from fedreid_jax.data.benchmark.benchmark_source import LEARN
@@ -198,7 +199,7 @@ def _of_gpus(gpu: Gpu, size: str) -> dict[str, Any]:
   }
 
 
-def described(config) -> Federation:
+def described(config: Config) -> Federation:
   """Returns a federation with the sizes of its data sets, without images.
 
   Raises:
@@ -248,7 +249,9 @@ def _no_images() -> Any:
   raise AssertionError('a program is compiled without images')
 
 
-def programs(config, topology: str) -> tuple[list[Program], costs.Costs, Any]:
+def programs(
+  config: Config, topology: str
+) -> tuple[list[Program], costs.Costs, Any]:
   """Returns the figures of the programs of a round, its costs and a device.
 
   Raises:
@@ -259,7 +262,7 @@ def programs(config, topology: str) -> tuple[list[Program], costs.Costs, Any]:
 
 
 def compiled(
-  config, topology: str
+  config: Config, topology: str
 ) -> tuple[dict[str, jax.stages.Compiled], costs.Costs, Any]:
   """Compiles a round; returns its programs, its costs and a device.
 
@@ -276,12 +279,15 @@ def compiled(
       held_out=config.evaluation.validation,
     )
   columns = max(c.num_identities for c in federation.clients)
-  config = copy.deepcopy(config)
-  config.model.dtype = networks.dtype(config.model.dtype, found[0].platform)
+  kind = networks.dtype(config.model.dtype, found[0].platform)
+  config = replace(config, model=replace(config.model, dtype=kind))
   chip = CHIPS.get(found[0].device_kind)
   if chip and not config.execution.image_budget_mb:
     share = chip.memory / budget.IMAGES
-    config.execution.image_budget_mb = share / 2**20
+    budget_mb = share / 2**20
+    config = replace(
+      config, execution=replace(config.execution, image_budget_mb=budget_mb)
+    )
   model = build.network(config, columns, federation.image_shape)
   # As in a run, which uses all devices of several hosts.
   hosts = len({device.process_index for device in found})

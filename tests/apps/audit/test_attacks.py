@@ -23,8 +23,7 @@ ONCE = Weights(), Search((0, 1))
 @pytest.fixture(scope='module')
 def run():
   own = toy_run.toy_run()
-  own.config.dfh.space = 'b'
-  return own
+  return own._replace(config=toy.replaced(own.config, {'dfh.space': 'b'}))
 
 
 @pytest.fixture
@@ -162,8 +161,7 @@ def test_the_features_of_reconstructed_images_come_closer(run):
 
 
 def test_pooling_of_one_resolution_is_refused(run):
-  config = run.config.copy_and_resolve_references()
-  config.model.pool = 'flatten'
+  config = toy.replaced(run.config, {'model.pool': 'flatten'})
   with pytest.raises(errors.ConfigError, match='one resolution'):
     attacks.identities(
       run._replace(config=config), run.client(''), 2, Weights(), Search((1, 1))
@@ -367,9 +365,10 @@ def test_a_judge_of_other_images_is_refused(run):
 )
 def test_same_initial_weights(run, mine, theirs, same):
   def made(seed=0, pretrained='', start_from=''):
-    config = run.config.copy_and_resolve_references()
-    config.seed, config.start_from = seed, start_from
-    config.model.pretrained = pretrained
+    config = toy.replaced(
+      run.config,
+      {'seed': seed, 'start_from': start_from, 'model.pretrained': pretrained},
+    )
     return run._replace(config=config)
 
   assert attacks.same_initial_weights(made(**mine), made(**theirs)) is same

@@ -47,8 +47,7 @@ def test_a_failed_control_is_code_4_and_leaves_its_figures(workdir):
 
 @pytest.mark.slow
 def test_membership_leaves_figures_and_no_models(tmp_path):
-  config = toy.synthetic_config(8)
-  config.data.shots = 4
+  config = toy.replaced(toy.synthetic_config(8), {'data.shots': 4})
   loop.train(config, tmp_path)
   code, out, err = commands.launch_program(
     'audit', f'--workdir={tmp_path}', '--attack=member', '--shadows=6'

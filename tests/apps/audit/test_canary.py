@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
+import toy
 
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg
 from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.apps.audit import canary, canary_runs
-from fedreid_jax.config import schema
+from fedreid_jax.config import validation
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.method.component import Participants
 from fedreid_jax.training import build, contract
@@ -117,7 +118,7 @@ def test_a_missing_clip_is_caught(monkeypatch):
 @pytest.mark.slow
 def test_the_noise_is_that_of_the_run(monkeypatch):
   """That of an epsilon depends on other messages."""
-  config = fr.load_config('dfh_dp:smoke')
+  config = validation.validate(fr.load_config('dfh_dp:smoke'))
 
   def of(attacked, people, *_):
     raise LookupError(people)
@@ -160,12 +161,18 @@ def test_options_of_the_component(changed):
 def private_run(*components, **fields):
   """Configuration and federation of a run on toy clients of three persons."""
   config = contract.toy_config()
-  config.components = components
-  config.local.sampler, config.local.steps = 'poisson_pk', 4
-  config.local.identities, config.local.batch = 2, 4
-  config.rounds = 2
-  schema.complete(config)
-  config.update_from_flattened_dict(fields)
+  config = toy.replaced(
+    config,
+    {
+      'components': components,
+      'local.sampler': 'poisson_pk',
+      'local.steps': 4,
+      'local.identities': 2,
+      'local.batch': 4,
+      'rounds': 2,
+    },
+  )
+  config = toy.replaced(config, fields)
   federation = Federation(
     contract.toy_clients(), (), (8, 8, 1), (0.5,), (0.25,), 'toy'
   )

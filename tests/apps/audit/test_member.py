@@ -261,7 +261,7 @@ def test_a_control_that_does_not_succeed_ends_the_audit(tmp_path, monkeypatch):
 )
 def test_runs_whose_models_would_say_nothing(tmp_path, field, value):
   run = small_run()
-  run.config.update_from_flattened_dict({field: value})
+  run = run._replace(config=toy.replaced(run.config, {field: value}))
   with pytest.raises(errors.ConfigError) as found:
     member.audit(run, tmp_path, 4)
   assert found.value.where == field
@@ -275,8 +275,9 @@ def test_several_models_are_refused(tmp_path):
 
 def test_a_random_sampler_keeps_its_rate(tmp_path, monkeypatch):
   run, seen = small_run(), []
-  run.config.local.sampler = 'poisson_pk'
-  run.config.local.identities, run.config.local.batch = 4, 16
+  fields = {'sampler': 'poisson_pk', 'identities': 4, 'batch': 16}
+  local = toy.replaced(run.config.local, fields)
+  run = run._replace(config=toy.replaced(run.config, {'local': local}))
 
   def train(make, config, folder):
     seen.append((config.local.identities, config.local.batch))

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import toy
 import toy_run
 
 from fedreid_jax import errors
@@ -120,7 +121,7 @@ def planted(
   kept = np.zeros((2, 4, DIMENSIONS), np.float32)
   kept[:, 0] = rows
   run = toy_run.toy_run(components)
-  run.config.dfh.space = 'f'
+  run = run._replace(config=toy.replaced(run.config, {'dfh.space': 'f'}))
   images = run.federation._replace(
     clients=tuple(clients), targets=tuple(targets)
   )

@@ -61,9 +61,7 @@ def torch():
 
 @pytest.fixture(scope='module')
 def variables():
-  config = toy.toy_config().model
-  for name, value in FIELDS.items():
-    config[name] = value
+  config = toy.replaced(toy.toy_config().model, FIELDS)
   model = networks.wrap(networks.build(config, 3), (32, 16, 3))
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   return toy_embedding.random_variables(shapes)

@@ -31,8 +31,9 @@ TORCHVISION = json.loads(gzip.decompress(GOLDEN.read_bytes()))['networks']
 
 @pytest.mark.parametrize('name', TORCHVISION)
 def test_names_and_shapes_are_those_of_torchvision(name):
-  config = toy.toy_config().model
-  config.name, config.width, config.last_stride = name, 1.0, 2
+  config = toy.replaced(
+    toy.toy_config().model, {'name': name, 'width': 1.0, 'last_stride': 2}
+  )
   model = networks.wrap(networks.build(config, 3), (64, 32, 3))
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   leaves = {

@@ -38,11 +38,17 @@ def has(name):
 @pytest.fixture(scope='module')
 def resnet_run(tmp_path_factory):
   """A run of a tiny ResNet, which PyTorch has."""
-  config = toy.synthetic_config()
-  config.name = 'fedpav'
-  config.model.name, config.model.width = 'resnet18', 1 / 32
-  config.data.channels = 'rgb'
-  config.data.mean, config.data.std = (0.5,) * 3, (0.25,) * 3
+  config = toy.replaced(
+    toy.synthetic_config(),
+    {
+      'name': 'fedpav',
+      'model.name': 'resnet18',
+      'model.width': 1 / 32,
+      'data.channels': 'rgb',
+      'data.mean': (0.5,) * 3,
+      'data.std': (0.25,) * 3,
+    },
+  )
   folder = tmp_path_factory.mktemp('run')
   loop.train(config, folder)
   return folder

@@ -6,7 +6,7 @@ from fedreid_jax import errors
 from fedreid_jax.apps.papers import grid
 from fedreid_jax.apps.papers.sweeps import SWEEPS
 from fedreid_jax.apps.papers.tables import l2rw
-from fedreid_jax.config import parsing, recipes, schema
+from fedreid_jax.config import parsing, recipes, schema, validation
 
 OWN = 'data.source=datasets,data.root=DIR'
 
@@ -40,7 +40,7 @@ def test_bad_trials(text, message):
 
 def test_a_trial_is_trained_on_and_tested():
   config = grid.with_trial(
-    recipes.recipe('dppt', f'smoke,{OWN}'), 'regdb:trial=2'
+    validation.validate(recipes.recipe('dppt', f'smoke,{OWN}')), 'regdb:trial=2'
   )
   assert config.data.sources == config.data.targets == ('regdb:trial=2',)
 
@@ -48,7 +48,9 @@ def test_a_trial_is_trained_on_and_tested():
 @pytest.mark.parametrize('arg', ['smoke', 'paper'])
 def test_trials_need_the_files_of_the_data_set(arg):
   with pytest.raises(errors.ConfigError, match='--trials.*data.root'):
-    grid.with_trial(recipes.recipe('dppt', arg), 'regdb:trial=2')
+    grid.with_trial(
+      validation.validate(recipes.recipe('dppt', arg)), 'regdb:trial=2'
+    )
 
 
 def test_trials_are_averaged_and_fields_are_not():

@@ -17,9 +17,10 @@ from fedreid_jax.training import loaded_run, loop
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
   """(configuration, work directory) of a run of four identities a domain."""
-  config = toy.synthetic_config()
-  config.name, config.components = 'dfh', ('fedpav', 'dfh')
-  config.dfh.space = 'b'  # the toy network has a neck
+  config = toy.replaced(
+    toy.synthetic_config(),
+    {'name': 'dfh', 'components': ('fedpav', 'dfh'), 'dfh.space': 'b'},
+  )
   workdir = tmp_path_factory.mktemp('run')
   loop.train(config, workdir)
   return config, workdir
@@ -98,8 +99,7 @@ def test_picture_of_a_sweep(tmp_path):
 @pytest.mark.slow
 def test_one_command_draws_two_methods_in_the_plane(finished, tmp_path):
   config, workdir = finished
-  other = config.copy_and_resolve_references()
-  other.dfh.novel = 'feature_mixup'
+  other = toy.replaced(config, {'dfh.novel': 'feature_mixup'})
   folders = [tmp_path / 'other', workdir]
   loop.train(other, folders[0])
   out = tmp_path / 'plane.svg'

@@ -8,15 +8,16 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from multiprocessing import connection
 from pathlib import Path
 
 import pytest
+import toy
 
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import cells as cells_
 from fedreid_jax.apps.papers import report, runner
-from fedreid_jax.config import schema
 from fedreid_jax.training.processes import signals
 
 
@@ -60,8 +61,9 @@ def cells(tmp_path):
   """Two seeds of a method and one of a reference."""
   made = []
   for name, seed in (('dfh', 0), ('dfh', 1), ('alone', 0)):
-    config = schema.default()
-    config.name, config.seed, config.rounds = name, seed, 2
+    config = toy.replaced(
+      toy.toy_config(), {'name': name, 'seed': seed, 'rounds': 2}
+    )
     factors = {'optim.lr': '0.1'}
     made.append(cells_.make_cell(name, config, tmp_path, factors))
   return made
@@ -186,8 +188,12 @@ def test_shards_share_the_cells_and_the_table(cells, tmp_path, trainer):
 def started(cells):
   """Cells of which the last starts from the second."""
   first, second, last = cells
-  last.config.start_from = str(second.workdir)
-  return [first, second, last]
+  return [first, second, started_from(last, second)]
+
+
+def started_from(cell, other):
+  config = replace(cell.config, start_from=str(other.workdir))
+  return cell._replace(config=config)
 
 
 def test_a_run_that_starts_from_another_is_in_its_shard(
@@ -217,8 +223,8 @@ def test_trials_are_one_row_and_several_folders(cells, tmp_path, trainer):
   made = []
   for k, cell in enumerate(cells[:2]):
     spec = f'regdb:trial={k + 1}'
-    cell.config.data.targets = (spec,)
-    made.append(cells_.make_cell('dfh', cell.config, tmp_path, {}, spec))
+    config = toy.replaced(cell.config, {'data.targets': (spec,)})
+    made.append(cells_.make_cell('dfh', config, tmp_path, {}, spec))
   names = [cell.workdir.name for cell in made]
   assert names[0].startswith('dfh-regdb_trial_1-seed0-')
   assert names[1].startswith('dfh-regdb_trial_2-seed1-')
@@ -311,8 +317,9 @@ def test_increases_are_paired_by_seed_and_trial():
 
 
 def test_errors_of_increases_are_printed(cells, tmp_path, trainer):
-  alone = schema.default()
-  alone.name, alone.seed, alone.rounds = 'alone', 1, 2
+  alone = toy.replaced(
+    toy.toy_config(), {'name': 'alone', 'seed': 1, 'rounds': 2}
+  )
   cells.append(cells_.make_cell('alone', alone, tmp_path, {}))
   trainer.found['alone1'] = results(
     entry(model='client:mall', rank1=51.0, mAP=30.0)
@@ -367,12 +374,9 @@ def test_folders_are_named_after_the_configuration(cells, tmp_path):
   first = cells_.make_cell('x', config, tmp_path, factors).workdir
   assert first.parent == tmp_path
   assert first == cells_.make_cell('y', config, tmp_path, factors).workdir
-  with config.unlocked():
-    del config.data.presence  # a version that did not have the field yet
+  config = toy.replaced(config, {'track': ('csv',)})
   assert first == cells_.make_cell('x', config, tmp_path, factors).workdir
-  config.track = ('csv',)
-  assert first == cells_.make_cell('x', config, tmp_path, factors).workdir
-  config.optim.lr = 0.125
+  config = toy.replaced(config, {'optim.lr': 0.125})
   assert first != cells_.make_cell('x', config, tmp_path, factors).workdir
 
 
@@ -436,8 +440,7 @@ def train_rounds(config, workdir):
 def make_cells(folder, seeds):
   made = []
   for seed in seeds:
-    config = schema.default()
-    config.seed, config.rounds = seed, 2
+    config = toy.replaced(toy.toy_config(), {'seed': seed, 'rounds': 2})
     made.append(cells_.make_cell('run', config, folder, {}))
   return made
 
@@ -454,7 +457,7 @@ def test_two_processes_train_what_can_be_trained(tmp_path, monkeypatch, capsys):
   gate.mkdir()
   cells = make_cells(tmp_path, (2, 0, 1, 4, 3, 5))
   after, first, second, killed, failed, last = cells
-  after.config.start_from = str(first.workdir)
+  cells[0] = started_from(after, first)
   calls = []
   with pytest.raises(errors.FedReIDError, match='2 of 6 runs failed'):
     runner.train_all(

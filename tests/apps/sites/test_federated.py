@@ -17,7 +17,7 @@ from fedreid_jax.apps.sites import (
   worker,
 )
 from fedreid_jax.apps.sites.terms import Members
-from fedreid_jax.config import load
+from fedreid_jax.config import load, validation
 from fedreid_jax.training import build
 
 
@@ -36,6 +36,10 @@ def test_the_settings_of_a_run_are_read_again_and_restart_it_once(tmp_path):
     assert (sites, again) == (wanted, restart)
 
 
+def checked(*recipe):
+  return validation.validate(fr.load_config(*recipe))
+
+
 @pytest.mark.parametrize(
   'changes',
   [
@@ -46,7 +50,7 @@ def test_the_settings_of_a_run_are_read_again_and_restart_it_once(tmp_path):
   ],
 )
 def test_a_coordinator_has_no_images_of_the_sites(changes):
-  config = fr.load_config('fedpav:smoke', changes)
+  config = checked('fedpav:smoke', changes)
   (field,) = changes
   with pytest.raises(errors.ConfigError, match='at real sites') as caught:
     federated.check(config)
@@ -55,7 +59,7 @@ def test_a_coordinator_has_no_images_of_the_sites(changes):
 
 def test_a_simulation_of_secure_aggregation_is_refused():
   with pytest.raises(errors.ConfigError, match='is simulated only'):
-    federated.check(fr.load_config('secagg:smoke'))
+    federated.check(checked('secagg:smoke'))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ def test_a_simulation_of_secure_aggregation_is_refused():
   ],
 )
 def test_sites_could_remove_the_noise_of_a_guarantee(recipe, changes, message):
-  config = fr.load_config(f'{recipe}:smoke', changes)
+  config = checked(f'{recipe}:smoke', changes)
   with pytest.raises(errors.ConfigError, match=message) as caught:
     federated.check(config)
   assert 'at real sites: its noise follows from the seed' in str(caught.value)
@@ -81,7 +85,7 @@ def test_sites_could_remove_the_noise_of_a_guarantee(recipe, changes, message):
 
 def test_noise_without_a_guarantee_is_not_refused():
   changes = {'components': ('fedpav', 'noise')}
-  federated.check(fr.load_config('fedpav:smoke', changes))
+  federated.check(checked('fedpav:smoke', changes))
 
 
 # Sizes of one number of batches: the sites have one program to compile.
@@ -112,9 +116,15 @@ def clients():
 
 
 def configuration(components):
-  config = toy.toy_config()
-  config.components, config.rounds = components, 4
-  config.checkpoint_every, config.execution.devices = 1, 1
+  config = toy.replaced(
+    toy.toy_config(),
+    {
+      'components': components,
+      'rounds': 4,
+      'checkpoint_every': 1,
+      'execution.devices': 1,
+    },
+  )
   return config
 
 

@@ -59,8 +59,9 @@ class Sites:
 
 def begin(sites, devices=1):
   """Returns (executor, server state, client states) of a coordinator."""
-  config = toy.toy_config()
-  config.model.features, config.execution.devices = (4,), devices
+  config = toy.replaced(
+    toy.toy_config(), {'model.features': (4,), 'execution.devices': devices}
+  )
   members = Members(sites, terms.agreed(config), sites.said.append)
   wanted = federated.Wanted(len(sites.facts), wait_s=0.0)
   found = members.gather(wanted.sites, wanted.wait_s)

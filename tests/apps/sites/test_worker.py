@@ -8,6 +8,7 @@ import toy
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec, terms, worker
+from fedreid_jax.config import validation
 from fedreid_jax.core.types import ClientState
 
 TINY = {
@@ -54,9 +55,11 @@ def test_a_site_says_its_name_and_numbers_only(config, site):
 
 
 def test_the_place_of_images_may_differ_and_the_method_may_not(config, site):
-  config.data.root, config.evaluation.every = '/elsewhere', 7
+  config = toy.replaced(
+    config, {'data.root': '/elsewhere', 'evaluation.every': 7}
+  )
   assert ask(site, codec.HELLO, agreed=terms.agreed(config)).kind == codec.HELLO
-  config.optim.lr, config.data.height = 0.5, 99
+  config = toy.replaced(config, {'optim.lr': 0.5, 'data.height': 99})
   code, what, *_ = ask(site, codec.HELLO, agreed=terms.agreed(config)).fields[
     'error'
   ]
@@ -66,8 +69,7 @@ def test_the_place_of_images_may_differ_and_the_method_may_not(config, site):
 
 def test_the_type_of_computation_is_that_of_the_server(config, site):
   def greet(dtype):
-    server = config.copy_and_resolve_references()
-    server.model.dtype = dtype
+    server = toy.replaced(config, {'model.dtype': dtype})
     return ask(site, codec.HELLO, agreed=terms.agreed(server))
 
   assert config.model.dtype == 'auto'
@@ -77,7 +79,7 @@ def test_the_type_of_computation_is_that_of_the_server(config, site):
 
 def test_a_site_may_ask_for_a_type_of_computation(config, tmp_path):
   server = terms.agreed(config) | {'model.dtype': 'bfloat16'}
-  config.model.dtype = 'float32'
+  config = toy.replaced(config, {'model.dtype': 'float32'})
   federation = toy.toy_federation((toy.toy_client('ash', 9),))
   site = worker.Worker(config, federation, tmp_path, str)
   reply = ask(site, codec.HELLO, agreed=server)
@@ -86,7 +88,7 @@ def test_a_site_may_ask_for_a_type_of_computation(config, tmp_path):
 
 def test_a_site_trains_for_no_coordinator_that_it_does_not_know(config, site):
   assert ask(site, codec.TRAIN).kind == codec.STRANGER
-  config.optim.lr = 0.5
+  config = toy.replaced(config, {'optim.lr': 0.5})
   assert ask(site, codec.HELLO, agreed=terms.agreed(config)).kind == 'failed'
   assert ask(site, codec.PREPARE).kind == codec.STRANGER
 
@@ -121,13 +123,13 @@ def test_the_name_of_a_run_is_no_path(greeted, tmp_path):
 
 
 def test_a_site_is_one_client():
-  config = fr.load_config('fedpav:smoke', TINY)
+  config = validation.validate(fr.load_config('fedpav:smoke', TINY))
   with pytest.raises(errors.DataError, match='one client, not'):
     worker.read_images(config)
-  config.data.sources = ('plaza',)
+  config = toy.replaced(config, {'data.sources': ('plaza',)})
   (client,) = worker.read_images(config, 'entrance').clients
   assert client.name == 'entrance' and client.num_images > 0
-  config.data.public = 'park'
+  config = toy.replaced(config, {'data.public': 'park'})
   with pytest.raises(errors.ConfigError, match='data.public'):
     worker.read_images(config)
 
@@ -139,7 +141,7 @@ def test_label_spaces_of_a_shared_classifier(config):
   ]
   spaces = {}
   for labels in ('', 'concat', 'max'):
-    config.data.labels = labels
+    config = toy.replaced(config, {'data.labels': labels})
     found = terms.make(config, sites)
     spaces[labels] = [(t.first_label, t.identities, t.columns) for t in found]
   assert spaces == {

@@ -5,9 +5,9 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data import federation
 from fedreid_jax.evaluation.evaluators import backdoor
+from fedreid_jax.evaluation.options import Evaluation
 
 PEOPLE = 6
 
@@ -64,16 +64,20 @@ def test_a_model_for_which_the_trigger_is_one_feature_of_two():
 def test_the_configuration_chooses_metric_and_protocol(whole):
   """Values have one direction, so that cosine distances are all equal."""
   model, images = embed_with(0.0), target()
-  config = schema.default().evaluation
-  model.config = SimpleNamespace(evaluation=config) if whole else config
+
+  def choose(**fields):
+    config = Evaluation(**fields)
+    model.config = SimpleNamespace(evaluation=config) if whole else config
+
+  choose()
   usual = backdoor.evaluate(model, images)
   assert usual['stealth'] == 100.0
-  config.metric = 'cosine'
+  choose(metric='cosine')
   assert backdoor.evaluate(model, images)['stealth'] < 60.0
-  config.metric, config.precision = 'euclidean', 'trapezoid'
+  choose(precision='trapezoid')
   model.embed = lambda pixels, _: np.ones((len(pixels), 2), 'f4')
   found = backdoor.evaluate(model, images)['stealth']
-  config.precision = 'standard'
+  choose(precision='standard')
   assert found < backdoor.evaluate(model, images)['stealth']
 
 

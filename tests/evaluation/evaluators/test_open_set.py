@@ -3,9 +3,9 @@ import pytest
 import toy_run
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data import federation
 from fedreid_jax.evaluation.evaluators import open_set
+from fedreid_jax.evaluation.options import Evaluation
 
 
 def test_worked_rates():
@@ -56,7 +56,7 @@ def test_strangers_leave_the_gallery():
   )
   test = federation.split_target(images, np.arange(8) < 4, '')
   features = np.float32([0, 10, 20, 30, 0.1, 10.2, 20.3, 30.4])[:, None]
-  model = toy_run.model_of(schema.default().evaluation, lambda _: features)
+  model = toy_run.model_of(Evaluation(), lambda _: features)
   for seed in range(4):
     found = open_set.evaluate(model, test, open_set.Options(seed=seed))
     assert found == dict.fromkeys(

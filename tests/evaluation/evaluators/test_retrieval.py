@@ -6,9 +6,9 @@ import pytest
 import toy_run
 
 from fedreid_jax import errors, evaluate_ranking, evaluate_retrieval
-from fedreid_jax.config import schema
 from fedreid_jax.data import federation, protocols
 from fedreid_jax.evaluation.evaluators import retrieval
+from fedreid_jax.evaluation.options import Evaluation
 
 
 def make_data(num_queries=140, num_gallery=200, num_ids=12, width=8, noise=1.0):
@@ -145,8 +145,7 @@ FOUND = np.array([[0.0], [5.0], [1.0], [2.0], [3.0]], np.float32)
   ],
 )
 def test_precision_of_each_query(target, precision, expected):
-  config = schema.default().evaluation
-  config.precision = precision
+  config = Evaluation(precision=precision)
   found = retrieval.evaluate(toy_run.model_of(config, lambda _: FOUND), target)
   (per_query,) = found['per_query']
   np.testing.assert_allclose(per_query, [expected, np.nan], rtol=1e-6)

@@ -8,10 +8,10 @@ import toy_run
 from sklearn import metrics as sklearn_metrics
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
 from fedreid_jax.data import federation, protocols
 from fedreid_jax.evaluation import gallery
 from fedreid_jax.evaluation.evaluators import roc
+from fedreid_jax.evaluation.options import Evaluation
 
 
 def curve(same, different):
@@ -32,8 +32,7 @@ def target(identities, cameras, num_queries, protocol=''):
 
 
 def evaluate(features, test, **fields):
-  config = schema.default().evaluation
-  config.update(fields)
+  config = Evaluation(**fields)
   return roc.evaluate(toy_run.model_of(config, lambda _: features), test)
 
 

@@ -21,6 +21,7 @@ import functools
 import itertools
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def _cells(table: declare.Table, folder: Path) -> list[Any]:
       # Until here `start_from` is the label of an earlier row, see
       # `declare.runs`: its folder follows from its configuration.
       start = folders.get((config.start_from, config.seed))
-      config.start_from = str(start or config.start_from)
+      config = replace(config, start_from=str(start or config.start_from))
       # Without factors in the folder's name: tables share runs.
       cell = cells.make_cell(row.label, config, folder, {})
       found.append(cell._replace(factors=row.factors))
