@@ -33,8 +33,8 @@ BUGS = (
         'real = upload.index >= 0',
       ),
       (
-        'jnp.isfinite(leaf).all()',
-        'jnp.isfinite(leaf).any()',
+        'all_finite((upload.shared, upload.messages))',
+        'all_finite(upload.shared)',
       ),
       (
         'rows / rows.sum(axis=1, keepdims=True)',
@@ -118,7 +118,15 @@ BUGS = (
   ),
   (
     ('core/trees.py', 'core/test_trees.py'),
-    (('if n not in chosen', 'if n in chosen'),),
+    (
+      ('if n not in chosen', 'if n in chosen'),
+      ('jnp.isfinite(leaf).all()', 'jnp.isfinite(leaf).any()'),
+      (
+        'optimization_barrier(stacked).all()',
+        'optimization_barrier(stacked).any()',
+      ),
+      ('jax.lax.optimization_barrier(stacked).all()', 'stacked.all()'),
+    ),
   ),
   (
     ('core/prng.py', 'round/test_cohort.py'),

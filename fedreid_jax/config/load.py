@@ -10,37 +10,18 @@ from typing import TYPE_CHECKING, Any
 from ml_collections import ConfigDict
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import parsing, recipes, renamed, schema
+from fedreid_jax.config import parsing, recipes, schema
 from fedreid_jax.core import plugins
 from fedreid_jax.core.options import Field
 from fedreid_jax.data.synthetic import versions
-from fedreid_jax.evaluation import evaluators
-from fedreid_jax.models import backbones
 
 if TYPE_CHECKING:  # the import of all parts of a method takes a second
   from fedreid_jax.config.configuration import Config
 
-# Fields that earlier runs of this edition have not saved; their defaults are
-# what those runs did.
-LATER = (
-  *('data.colour_as', 'data.held_out', 'evaluation.validation'),
-  *('execution.stack_budget_mb', 'cohort', 'cohort_max', 'model.norm'),
-  *('data.poison', 'data.poisoned', 'data.trigger_share'),
-  *('optim.schedule_rounds', 'evaluation.extra', 'evaluation.camera_norm'),
-  *('evaluation.moments_batch', 'evaluation.moments_momentum'),
-  *('model.tune', 'model.tune_at', 'model.tune_rank', 'model.tune_alpha'),
-  *('model.trained', 'data.unlabelled'),
-)
-LATER_GROUP = 'availability.'
-# Fields that earlier runs have saved, and that changed no result.
-GONE = ('execution.reduction',)
 # Earlier runs have the published network beside the components; the component
 # of the same name changes the network now.
 VARIANT, PLAIN = 'model.variant', 'plain'
 ENTROPY = '_entropy'  # the ending of SNR's network with classifiers
-# Fields that earlier runs have not saved, and the values that they had then
-# where these are not the defaults.
-BEFORE = {'privacy.secret': 'seed'}
 _SOURCE = plugins.SOURCE.field
 
 
@@ -176,47 +157,38 @@ def to_json(config: 'Config | ConfigDict') -> dict[str, Any]:
 def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   """Returns the configuration of a saved run after changes of fields.
 
-  A run may lack the fields `LATER`, those of `LATER_GROUP` and the options of
-  methods and networks that it does not use. No run has the fields of
-  `schema.reporting`.
+  A field that the run lacks has its default, or the value `options.Earlier`:
+  runs from before the field lack it. The digest with a checkpoint differs if a
+  file has lost a field.
 
   Raises:
-    IntegrityError: a field is missing or unknown, or has a forbidden value.
+    IntegrityError: a field is unknown or has a forbidden value.
     ConfigError: if a changed field does not exist or its value is not allowed.
   """
   flat = {
     name: parsing.as_tuples(value)
     for name, value in parsing.flatten(saved).items()
-    if name not in GONE
+    if name == VARIANT or name not in parsing.REMOVED
   }
   _add_component_of_variant(flat, where)
-  for old in sorted(flat.keys() & renamed.FIELDS.keys()):
-    raise errors.IntegrityError(
-      f'has {old}, a field of version 0.1',
-      where,
-      'train again, or evaluate the run with version 0.2',
-    )
   config = schema.default()
   for name in schema.PLUGGED:
     if name in flat:
       _restore(config, name, flat, where)
   known = parsing.declarations(config)
-  absent = known.keys() - flat.keys() - schema.reporting()
-  for what, keys in (
-    ('has no', _missing(absent, flat)),
-    ('has an unknown', flat.keys() - known.keys()),
-  ):
-    if keys:
-      raise errors.IntegrityError(
-        f'{what} {min(keys)}',
-        where,
-        'restore the file from a copy, or give --config',
-      )
+  if unknown := flat.keys() - known.keys():
+    raise errors.IntegrityError(
+      f'has an unknown {min(unknown)}',
+      where,
+      'restore the file from a copy, or give --config',
+    )
   # A run has the name of its version of the synthetic world; a name without a
   # version means the first one.
   if isinstance(source := flat.get(_SOURCE), str):
     flat[_SOURCE] = versions.of_file(source)
-  flat = BEFORE | flat
+  flat = {
+    name: field.earlier.value for name, field in known.items() if field.earlier
+  } | flat
   for name in flat:
     _restore(config, name, flat, where, known)
   if 'data.colour_as' not in flat:
@@ -249,21 +221,6 @@ def _add_component_of_variant(flat: dict[str, Any], where: str) -> None:
       'train again',
     )
   flat['components'] = (*components, name)
-
-
-def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
-  """The absent fields that every run must have saved."""
-  built_in = plugins.available(algorithms) + plugins.available(backbones)
-  used = {*flat.get('components', ()), flat.get('model.name')}
-  # A run may name an evaluator that had no options then.
-  unused = {*built_in} - used | {*plugins.available(evaluators)}
-  return {
-    name
-    for name in absent
-    if name not in (*LATER, *BEFORE)
-    and not name.startswith(LATER_GROUP)
-    and name.partition('.')[0] not in unused
-  }
 
 
 def _restore(

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_origin
 import ml_collections
 
 from fedreid_jax import errors
-from fedreid_jax.config import renamed, schema
+from fedreid_jax.config import schema
 from fedreid_jax.core import options, plugins
 
 ConfigDict = ml_collections.ConfigDict
@@ -55,11 +55,17 @@ def _defaults() -> dict[str, Any]:
   return flatten(schema.default())
 
 
+# Fields of earlier versions, and what does their work now.
+REMOVED: Mapping[str, str] = {
+  'execution.reduction': 'uploads are added wherever sums suffice',
+  'model.variant': 'the component that changes the network is listed in '
+  "components, as 'agw'",
+}
+
+
 def hint(name: str, known: Collection[str]) -> str:
   """Suggests a field for a name that is misspelt or of an earlier version."""
-  if new := renamed.FIELDS.get(name):
-    return f'renamed to {new}'
-  if reason := renamed.REMOVED.get(name):
+  if reason := REMOVED.get(name):
     return f'remove it: {reason}'
   section, _, last = name.rpartition('.')
   named = schema.fields(schema.evaluators_of_package())
@@ -108,10 +114,9 @@ class UnknownChoiceError(errors.ConfigError):
   ):
     self.presets, self.choices = presets, choices
     known = presets if kind == 'preset' else choices[kind]
-    fix = errors.one_of(value, known)
-    if kind == 'preset' and value in renamed.PRESETS and 'photos' in known:
-      fix = f'renamed to {renamed.PRESETS[value]}'
-    super().__init__(f'unknown {kind} {value!r}', '--config', fix)
+    super().__init__(
+      f'unknown {kind} {value!r}', '--config', errors.one_of(value, known)
+    )
 
 
 class Argument(NamedTuple):
@@ -240,13 +245,6 @@ def note_written(config: Any, name: str) -> None:
     data.colour_as = (*data.colour_as, kind)
 
 
-def check(name: str, field: options.Field, value: Any) -> None:
-  """Raises a ConfigError for a value that is not allowed, or was renamed."""
-  if new := renamed.value(name, value):
-    raise errors.ConfigError(f'{value!r}', name, f'renamed to {new!r}')
-  options.check(name, field, value)
-
-
 def declarations(config: Any) -> dict[str, options.Field]:
   """Returns the declaration of every field that a configuration can have."""
   return schema.fields(schema.named(schema.complete(config)))
@@ -254,7 +252,7 @@ def declarations(config: Any) -> dict[str, options.Field]:
 
 def assign(config: Any, name: str, field: options.Field, value: Any) -> None:
   """Sets a field to a value, or raises a ConfigError if it is not allowed."""
-  check(name, field, value)
+  options.check(name, field, value)
   config.update_from_flattened_dict({name: value})
 
 

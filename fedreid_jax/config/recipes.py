@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, renamed, schema
+from fedreid_jax.config import parsing, schema
 
 SHOWN = 200  # letters of a name that does not exist
 # A plus sign in a path before `.py` or after the first colon is no separator.
@@ -124,15 +124,8 @@ def call(file: str, function: str, *args: Any) -> Any:
   except errors.FedReIDError:
     raise
   except Exception as error:  # a configuration file can raise any error
-    # A recipe of an earlier version may use a field that was renamed since.
-    new = None
-    if isinstance(error, AttributeError | KeyError):
-      unknown = re.search(r'[\'"](\w+)[\'"]', str(error))
-      new = unknown and renamed.field(unknown[1])
     raise errors.ConfigError(
-      f'{type(error).__name__}: {error}',
-      file,
-      f'renamed to {new}' if new else 'fix the file',
+      f'{type(error).__name__}: {error}', file, 'fix the file'
     ) from error
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import ml_collections
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import renamed
 from fedreid_jax.core import options, plugins
 from fedreid_jax.core.options import Mark
 from fedreid_jax.core.plugins import Plugin
@@ -157,11 +156,7 @@ def in_use(config: 'Config | ConfigDict', mark: Mark) -> list[str]:
 
 
 def plug_ins(config: 'Config | ConfigDict') -> tuple[Named, ...]:
-  """The plug-ins that a configuration names, with their kinds.
-
-  Raises:
-    ConfigError: as `named`.
-  """
+  """The plug-ins that a configuration names, with their kinds."""
   return tuple(
     (plugin, name)
     for plugin, name in named(config)
@@ -179,19 +174,12 @@ def named(config: 'Config | ConfigDict') -> tuple[Named, ...]:
   """The parts that add a group to a configuration by being named.
 
   They are plug-ins and evaluators, with their kinds.
-
-  Raises:
-    ConfigError: if a name of the first edition is used.
   """
   found = []
   for plugin in KINDS:
     value: Any = editable(config)
     for part in plugin.field.split('.'):
       value = value.get(part, '') if hasattr(value, 'get') else ''
-    if new := renamed.value(plugin.field, value):
-      raise errors.ConfigError(
-        f'{value!r}', plugin.field, f'renamed to {new!r}'
-      )
     # Values of a wrong type are left out; the check of their field refuses
     # them.
     names = value if isinstance(value, tuple) else (value,)

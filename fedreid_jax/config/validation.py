@@ -39,7 +39,7 @@ def validate(config: ConfigDict | Config) -> Config:
         name,
         'create the configuration with schema.default()',
       )
-    parsing.check(name, known[name], found[name])
+    options.check(name, known[name], found[name])
   declared = schema.groups(schema.named(config))
   frozen = configuration.frozen(schema.editable(config), declared)
   for wrong, where, what, fix in _rules(frozen):

@@ -58,6 +58,15 @@ class Regex(NamedTuple):
   words: tuple[str, ...] = ()
 
 
+class Earlier(NamedTuple):
+  """The value of a field in runs that were saved before the field existed.
+
+  Fields without it had the value that is their default.
+  """
+
+  value: Any
+
+
 class Mark(enum.Enum):
   """Properties of a field that other modules ask for.
 
@@ -89,6 +98,7 @@ class Field(NamedTuple):
     regex: marker of a regular expression, or None.
     plugin: kind of the plug-ins that the field may name, or None.
     marks: properties of the field.
+    earlier: value in runs from before the field, None: its default.
   """
 
   name: str
@@ -99,6 +109,7 @@ class Field(NamedTuple):
   regex: Regex | None
   plugin: Plugin | None = None
   marks: frozenset[Mark] = frozenset()
+  earlier: Earlier | None = None
 
   def element(self) -> Any:
     """Returns the first type inside a tuple, else the field's type."""
@@ -184,6 +195,7 @@ def _field(one: dataclasses.Field[Any], hint: Any) -> Field:
     next((extra for extra in extras if isinstance(extra, Regex)), None),
     next((extra for extra in extras if isinstance(extra, Plugin)), None),
     frozenset(extra for extra in extras if isinstance(extra, Mark)),
+    next((extra for extra in extras if isinstance(extra, Earlier)), None),
   )
 
 

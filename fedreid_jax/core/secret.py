@@ -22,6 +22,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from fedreid_jax.core.options import Earlier
+
 SIZE = 32  # bytes
 Origin = Literal['system', 'seed']
 STUDY = 'a study figure: the noise follows from the seed'
@@ -33,6 +35,7 @@ class Privacy:
 
   secret: Annotated[
     Origin,
+    Earlier('seed'),
     'origin of noise, masks and private samples: system draws 256 bits that '
     'the run keeps in a file of its own; seed is for reproducible studies and '
     'protects nobody, because a seed can be guessed',

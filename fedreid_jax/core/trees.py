@@ -1,6 +1,7 @@
 """Operations on trees of arrays, and on flat dicts of variables."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import jax
@@ -54,6 +55,20 @@ def zeros(shapes: Tree) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype)
 
   return jax.tree.map(zero, shapes)
+
+
+def all_finite(tree: Tree) -> Array:
+  """Returns whether all numbers of all arrays are finite, bool."""
+  return all_true(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
+
+
+def all_true(flags: Iterable[Array]) -> Array:
+  """Returns whether all of any number of scalars are true, bool."""
+  # XLA would make a chain of `and` of it and copy all of the chain into each
+  # operation that uses the result: for a model of 200 arrays half of the time
+  # of compilation.
+  stacked = jnp.stack([jnp.bool_(True), *flags])
+  return jax.lax.optimization_barrier(stacked).all()
 
 
 def num_bytes(tree: Tree) -> int:

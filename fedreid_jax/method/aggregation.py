@@ -27,9 +27,7 @@ def valid_upload(upload: types.Upload) -> Array:
   # `upload.finite` is about the state that the client keeps, which would not be
   # finite in any later round either.
   real = (upload.index >= 0) & upload.finite
-  for leaf in jax.tree.leaves((upload.shared, upload.messages)):
-    real &= jnp.isfinite(leaf).all()
-  return real
+  return real & trees.all_finite((upload.shared, upload.messages))
 
 
 def normalise(raw: Array, members: Array) -> Array:

@@ -124,7 +124,7 @@ class _Wire:
       if jax.tree.leaves(state):
         states[kept] = state
         # The state is kept, and would not be finite in any later round.
-        finite = upload.finite & _all_finite(state)
+        finite = upload.finite & trees.all_finite(state)
         upload = dataclasses.replace(upload, finite=finite)
     return upload, states
 
@@ -249,7 +249,7 @@ def _end(
     shared,
     task.num_examples,
     task.num_steps,
-    _all_finite(kept),
+    trees.all_finite(kept),
     messages,
   )
   upload, states = wire.upload(upload, broadcast, received, task, states)
@@ -259,13 +259,6 @@ def _end(
   if not isinstance(upload.lost, tuple):
     kept = trees.select(upload.lost, state, kept)
   return dataclasses.replace(upload, lost=()), kept
-
-
-def _all_finite(tree: Tree) -> Array:
-  finite = jnp.bool_(True)
-  for leaf in jax.tree.leaves(tree):
-    finite &= jnp.isfinite(leaf).all()
-  return finite
 
 
 def fold_images(

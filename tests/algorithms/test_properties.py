@@ -22,7 +22,6 @@ ALLOWED = {
   'apps/papers/tables': 'recipes',
   'config/infrared.py': 'recipes',
   'config/presets.py': 'recipes',
-  'config/renamed.py': 'names of the first edition',
   'config/configuration.py': 'the default of `components`',
   'cli/train.py': 'the default recipe',
   'training/contract.py': 'what is beside a tested component',

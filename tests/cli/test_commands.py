@@ -286,7 +286,6 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
       "no attribute 'get_config'",
     ),
     (('--config=configs/dfh.py:photos',), 3, 'no folder given'),
-    (('--config=configs/dfh.py:folder',), 2, 'renamed to photos'),
     (
       ('--config=configs/dfh.py:smoke', '--distributed=nowhere'),
       2,

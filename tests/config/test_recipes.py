@@ -43,7 +43,7 @@ OWN = {
   'mixstyle': 'rounds=24,model.features=(16,32,32)',
   # Noise, and images in another style, take longer.
   'fedsr': f'rounds=20,{TINY}',
-  'dacs': f'rounds=16,{TINY},{TWO}',
+  'dacs': f'rounds=12,{TINY},{TWO}',
   'fedureid': f'rounds=20,{TINY},{TWO}',
   'cifar': f'rounds=2,{TINY},model.name=convnet',
   'caj': 'rounds=2',

@@ -28,16 +28,8 @@ GROUP = __name__.rpartition('.')[2]
 def test_fields_are_what_is_declared():
   found = {f.name: f for f in options.fields(Options)}
   assert list(found) == [f.name for f in dataclasses.fields(Options)]
-  assert found['mu'] == (
-    'mu',
-    float,
-    0.5,
-    'weight',
-    Range(0, 2),
-    None,
-    None,
-    frozenset(),
-  )
+  mu = options.Field('mu', float, 0.5, 'weight', Range(0, 2), None)
+  assert found['mu'] == mu
   assert found['kind'].choices() == ('a', 'b')
   assert found['few'].choices() == ('c', 'd')
   assert found['mu'].choices() == ()

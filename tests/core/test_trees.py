@@ -74,3 +74,28 @@ def test_a_digest_depends_on_names_types_shapes_and_bits_not_on_order():
     {'a': one},
   ):
     assert trees.digest(other) != same
+
+
+def test_all_numbers_of_a_tree_are_finite_or_not():
+  tree = {'a': jnp.ones(3), 'b': (jnp.arange(2), jnp.zeros((2, 0)))}
+  assert trees.all_finite(tree) and trees.all_finite({})
+  for value in (np.nan, np.inf, -np.inf):
+    wrong = tree | {'c': jnp.array([0.0, value])}
+    assert not trees.all_finite(wrong)
+    stacked = jax.vmap(trees.all_finite)(jnp.array([[1.0, 2.0], [0.0, value]]))
+    assert stacked.tolist() == [True, False]
+
+
+def test_a_program_that_needs_all_flags_grows_with_their_number():
+  """A chain of `and` is copied into every user: 4 times for twice the flags."""
+
+  def kept(values):
+    ok = trees.all_finite(values)
+    return [jnp.where(ok, value * 2.0, 0.0) for value in values]
+
+  def size(n):
+    values = [jnp.ones(2 + i % 3) for i in range(n)]
+    text = jax.jit(kept).lower(values).compile().as_text()
+    return text.count('parameter(')
+
+  assert size(40) < 2.5 * size(20)

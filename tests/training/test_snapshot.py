@@ -12,6 +12,7 @@ import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.config import validation
 from fedreid_jax.data import load
+from fedreid_jax.models import resnet
 from fedreid_jax.training import build, snapshot
 
 TINY = {
@@ -166,8 +167,8 @@ def test_modalities_belong_to_their_images(workdir, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures('shallow')
-def test_modalities_reach_the_network(tmp_path):
+def test_modalities_reach_the_network(tmp_path, monkeypatch):
+  monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1,)))
   fields = TINY | {
     'data.infrared': 2,
     'model.name': 'resnet18',

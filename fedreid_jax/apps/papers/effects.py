@@ -88,7 +88,33 @@ def effect(
         parts.append(_of_targets(cells.mean(axis=0), of))
       else:
         parts.append(_of_mean(values[0].mean(axis=0)))
-  parts.append(_of_mean(by_seed))
+  return _student(by_seed, parts, len(names))
+
+
+def of_seeds(differences: Sequence[float]) -> Effect:
+  """Returns the mean of one difference for every seed, and its interval.
+
+  A single seed has the interval of width 0.
+
+  Raises:
+    ValueError: for no seed.
+  """
+  if not differences:
+    raise ValueError('no differences')
+  return _student(np.asarray(differences), [], 1)
+
+
+def _student(
+  by_seed: np.ndarray, parts: Sequence[tuple[float, float]], targets: int
+) -> Effect:
+  """Returns the effect of differences by seed.
+
+  Args:
+    by_seed: difference of every seed.
+    parts: further variances of the mean, with their degrees of freedom.
+    targets: number of targets.
+  """
+  parts = [*parts, _of_mean(by_seed)]
   variance = sum(v for v, _ in parts)
   freedom = variance**2 / (sum(v**2 / n for v, n in parts if n) or np.inf)
   # Without any spread every number of degrees of freedom gives the same.
@@ -100,8 +126,8 @@ def effect(
     low=mean - half,
     high=mean + half,
     detectable=half + float(stats.t.ppf(POWER, freedom)) * error,
-    seeds=len(differences),
-    targets=len(names),
+    seeds=len(by_seed),
+    targets=targets,
     error=error,
     freedom=float(freedom),
   )

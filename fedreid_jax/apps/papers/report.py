@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.apps.papers import effects
 from fedreid_jax.apps.papers.cells import Cell, results_in
 from fedreid_jax.training.files import atomic
 
@@ -18,8 +19,8 @@ from fedreid_jax.training.files import atomic
 COMPARED = ('rank1', 'mAP', 'accuracy')
 # In the order of the columns after a metric.
 SUFFIXES = (
-  *(' std', ' published', ' - baseline', ' - baseline se'),
-  *(' - baseline n', ' - baseline published'),
+  *(' std', ' published', ' - baseline', ' - baseline low'),
+  *(' - baseline high', ' - baseline n', ' - baseline published'),
 )
 
 
@@ -118,9 +119,9 @@ def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
 def increase(line: Line, base: Line) -> dict[str, float]:
   """The mean increase over the pairs, runs with one seed and trial.
 
-  ` n` is the number of pairs, and ` se` the standard error of the mean, which
-  is the sample standard deviation of the differences over the root of n.
-  Without pairs the increase is the difference of the two means.
+  ` n` is the number of pairs, and ` low` and ` high` are the ends of the 95 %
+  interval of the mean, which two pairs or more have (`effects`). Without pairs
+  the increase is the difference of the two means.
   """
   pairs = [pair for pair in line.runs if pair in base.runs]
   found = {}
@@ -132,9 +133,10 @@ def increase(line: Line, base: Line) -> dict[str, float]:
     if not gains:
       found[name] = line.numbers[metric] - base.numbers[metric]
       continue
-    found |= {name: float(np.mean(gains)), f'{name} n': float(len(gains))}
-    if len(gains) > 1:
-      found[f'{name} se'] = float(np.std(gains, ddof=1) / np.sqrt(len(gains)))
+    effect = effects.of_seeds(gains)
+    found |= {name: effect.mean, f'{name} n': float(effect.seeds)}
+    if effect.seeds > 1:
+      found |= {f'{name} low': effect.low, f'{name} high': effect.high}
   return found
 
 
@@ -259,7 +261,8 @@ def _order(metric: str) -> tuple[str, int]:
 
 def _text(title, columns, lines, unfinished) -> str:
   # `_percent` writes these beside the mean.
-  columns = [c for c in columns if not c.endswith((' std', ' se', ' n'))]
+  beside = (' std', ' low', ' high', ' n')
+  columns = [c for c in columns if not c.endswith(beside)]
   header = ('label', 'target', 'model', 'kind', 'samples', *columns)
   rows = [
     [
@@ -281,14 +284,14 @@ def _text(title, columns, lines, unfinished) -> str:
 
 
 def _percent(line: Line, name: str) -> str:
-  """A mean with its deviation, or an increase with its error and n."""
+  """A mean with its deviation, or an increase with its interval and n."""
   if name not in line.numbers:
     return ''
   number = line.numbers[name]
   if f'{name} n' in line.numbers:
-    error = line.numbers.get(f'{name} se')
-    more = '' if error is None else f'se {error:.2f}, '
-    return f'{number:+.2f} ({more}n {line.numbers[f"{name} n"]:.0f})'
+    low, high = (line.numbers.get(f'{name} {end}') for end in ('low', 'high'))
+    interval = '' if low is None else f' [{low:+.2f}, {high:+.2f}]'
+    return f'{number:+.2f}{interval} (n {line.numbers[f"{name} n"]:.0f})'
   sign = '+' if ' - baseline' in name else ''
   spread = line.numbers.get(f'{name} std')
   return f'{number:{sign}.2f}' + ('' if spread is None else f' ± {spread:.2f}')

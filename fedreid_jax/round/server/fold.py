@@ -231,7 +231,7 @@ class Fold(NamedTuple):
       totals.limits,
       terms,
     )
-    near = jnp.stack([jnp.bool_(True), *jax.tree.leaves(near)]).all()
+    near = trees.all_true(jax.tree.leaves(near))
     finite = aggregation.valid_upload(upload)
     valid = finite & near
 
@@ -326,8 +326,8 @@ class Fold(NamedTuple):
     trusted = self._trusted(raw, valid)
     of_size = _inverse(sums.images['']) if sums.images else jnp.float32(0.0)
     by_rule = {n: self._over_divisor(sums, trusted, n) for n in sums.model}
-    lost = [inverse == 0.0 for inverse in by_rule.values()]
-    unusable = jnp.stack([jnp.bool_(False), *lost]).any() & valid.any()
+    usable = trees.all_true(inverse != 0.0 for inverse in by_rule.values())
+    unusable = ~usable & valid.any()
     # All parameters fall back if the divisor of one cannot be used.
     fell_back = unusable & self.rule.fallback
 
@@ -404,14 +404,14 @@ class Fold(NamedTuple):
     # those that are out of range.
     if not self.arithmetic.sees_weights:
       return jnp.bool_(True)
-    found = jnp.bool_(True)
+    found = []
     for weights in jax.tree.leaves(raw):
       weights = jnp.where(valid, weights, 0.0)
-      found &= jnp.isfinite(weights).all()
+      found.append(jnp.isfinite(weights).all())
       if isinstance(self.arithmetic, FixedPoint):
         unit = self.arithmetic.unit(self.rule.bound)
-        found &= jnp.abs(weights).sum() <= unit
-    return found
+        found.append(jnp.abs(weights).sum() <= unit)
+    return trees.all_true(found)
 
   def _weights(
     self,

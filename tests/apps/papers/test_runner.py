@@ -289,7 +289,7 @@ def test_a_model_is_compared_with_its_namesake_first():
 
 
 def test_increases_are_paired_by_seed_and_trial():
-  """Gains 1, 2 and 6: mean 3, deviation sqrt 7, error of the mean sqrt 7/3.
+  """Gains 1, 2 and 6: mean 3, error of the mean sqrt 7/3, t(2) at 97.5 % 4.303.
 
   The order of runs does not matter, and a run without a pair does not count.
   """
@@ -307,7 +307,9 @@ def test_increases_are_paired_by_seed_and_trial():
   found = report.increase(arm, base)
   assert found['rank1 - baseline'] == pytest.approx(3.0)
   assert found['rank1 - baseline n'] == 3
-  assert found['rank1 - baseline se'] == pytest.approx((7 / 3) ** 0.5)
+  half = 4.302653 * (7 / 3) ** 0.5
+  assert found['rank1 - baseline low'] == pytest.approx(3 - half)
+  assert found['rank1 - baseline high'] == pytest.approx(3 + half)
   alone = line('other', s7=40.0)  # no pair: the difference of the means
   assert report.increase(arm, alone) == {'rank1 - baseline': 17.25 - 40.0}
   other = report.Run('x', {}, (0, 'regdb:trial=2'), results(entry(rank1=50.0)))
@@ -316,7 +318,7 @@ def test_increases_are_paired_by_seed_and_trial():
   )
 
 
-def test_errors_of_increases_are_printed(cells, tmp_path, trainer):
+def test_intervals_of_increases_are_printed(cells, tmp_path, trainer):
   alone = toy.replaced(
     toy.toy_config(), {'name': 'alone', 'seed': 1, 'rounds': 2}
   )
@@ -327,9 +329,10 @@ def test_errors_of_increases_are_printed(cells, tmp_path, trainer):
   conduct(cells, tmp_path, trainer, baseline='alone')
   row = rows(tmp_path)[0]  # gains of 5 and 9
   assert row['rank1 - baseline'] == '7.0000'
-  assert row['rank1 - baseline se'] == '2.0000'
+  assert row['rank1 - baseline low'] == '-18.4124'  # 7 - 2 t(1), t = 12.706
   text = (tmp_path / 'table.md').read_text()
-  assert '+7.00 (se 2.00, n 2)' in text and 'baseline se' not in text
+  assert '+7.00 [-18.41, +32.41] (n 2)' in text
+  assert 'baseline low' not in text
 
 
 def test_the_list_of_runs_has_those_that_ended(cells, tmp_path, trainer):
@@ -358,7 +361,7 @@ def test_baseline_of_another_study(cells, tmp_path, trainer):
   row = rows(tmp_path)[0]  # the mean is 10 above, the run of the same seed 5
   assert row['rank1 - baseline'] == '5.0000'
   assert row['rank1 - baseline n'] == '1.0000'
-  assert 'rank1 - baseline se' not in row
+  assert 'rank1 - baseline low' not in row
   trainer.trained.clear()
   with pytest.raises(errors.ConfigError, match="'nobody'.*--baseline"):
     conduct(cells[:1], tmp_path, trainer, baseline='nobody')

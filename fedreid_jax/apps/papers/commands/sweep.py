@@ -16,7 +16,7 @@ seed. With `--trials=regdb` each seed has a run for each of the ten trials of
 the data set, which replace the training and test images;
 `--trials='regdb:trial=1;regdb:trial=2'` takes two of them. With `--baseline`
 runs with the same seed are paired: the table has the mean of their differences,
-its standard error and the number of pairs.
+its 95 % interval and the number of pairs.
 
 The same command resumes a sweep. `--shard=0/2` and `--shard=1/2` split the runs
 of one work directory between two processes, and `--workers=2` trains two runs

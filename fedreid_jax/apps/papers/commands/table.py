@@ -32,7 +32,7 @@ from fedreid_jax.apps.papers import grid
 from fedreid_jax.apps.papers.tables import declare
 from fedreid_jax.apps.papers.tables.index import TABLES
 from fedreid_jax.cli import run
-from fedreid_jax.config import parsing, renamed
+from fedreid_jax.config import parsing
 
 _TABLE = flags.DEFINE_string('table', None, 'Name; --list prints all names.')
 _LIST = flags.DEFINE_bool('list', False, 'Print tables, rows and commands.')
@@ -64,11 +64,8 @@ def main(argv: list[str]) -> None:
         'a table has its own recipes', '--config', 'use --set=KEY=VALUE'
       )
     if _TABLE.value not in TABLES:
-      new = renamed.table(_TABLE.value or '')
       raise errors.ConfigError(
-        f'no table {_TABLE.value!r}',
-        '--table',
-        f'renamed to {new}' if new else 'see --list',
+        f'no table {_TABLE.value!r}', '--table', 'see --list'
       )
     table = TABLES[_TABLE.value]
     parsing.check_once(_SET.value, '--set')
