@@ -64,6 +64,7 @@ def bare(model: Any) -> float:
 
 def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
   """Returns the figures of one cell."""
+  from fedreid_jax.round import ahead
   from fedreid_jax.training.files import checkpoint, client_states
 
   executor, model, variables, names = build(count, cohort)
@@ -71,7 +72,7 @@ def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
   saved = checkpoint.Checkpoints(folder)
   states = client_states.ClientStates(store, saved, names, 'disk')
   states.restore(None, server)
-  costs = executor.forecast(server, store)
+  costs = ahead.forecast(executor, server, store)
   run = made_up.Timed(executor, server, store)
   seconds = [run()[1] for _ in range(1 + _ROUNDS.value)]
   start = time.perf_counter()

@@ -68,7 +68,7 @@ def rounds(
   columns = max(client.num_identities for client in federation.clients)
   shape = federation.image_shape
   model = build.network(config, columns, shape)
-  executor = engine.make_executor(
+  executor = engine.make_rounds(
     config,
     federation,
     model,

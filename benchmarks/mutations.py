@@ -291,7 +291,7 @@ BUGS = (
     ),
   ),
   (
-    ('apps/sites/coordinator.py', 'apps/sites/test_strangers.py'),
+    ('apps/sites/remote.py', 'apps/sites/test_strangers.py'),
     (
       ('examples != facts.images', 'examples > facts.images'),
       ('not trained <= steps', 'not 0 <= steps'),

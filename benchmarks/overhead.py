@@ -58,7 +58,7 @@ def worker(name: str, arg: str) -> None:
   name, _, own = name.partition(':')
   arg = f'{arg},{own}' if own else arg
   setup = build.build(validation.validate(recipes.recipe(name, arg)))
-  executor = setup.executor
+  executor = setup.rounds
   server, states = executor.init(setup.variables, setup.pretrained)
   server, _ = executor.prepare(server, states)
   number = 0

@@ -212,7 +212,7 @@ def crops(scratch: Path) -> None:
   for kind, budget in (('on the devices', 1e6), ('copied', limit)):
     config.execution.image_budget_mb = budget
     executor, _, variables, _ = made_up.rounds(config, clients)
-    assert executor.resident == (kind == 'on the devices')
+    assert executor.simulated.resident == (kind == 'on the devices')
     runs[kind] = made_up.Timed(executor, *executor.init(variables))
   # The first round of each compiles.
   number = max(run()[0] for run in runs.values())

@@ -136,6 +136,13 @@ class InternalError(FedReIDError):
   exit_code = 70
 
 
+class HookError(InternalError):
+  """An exception in a hook of a component (`execution.debug`).
+
+  The original exception is its cause.
+  """
+
+
 class LockedError(FedReIDError):
   """A work directory that is in use by another run."""
 

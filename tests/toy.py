@@ -11,7 +11,7 @@ from fedreid_jax.method import contexts
 from fedreid_jax.training.contract import (
   IMAGE_SHAPE,
   SIZES,
-  make_executor,
+  make_rounds,
   run,
   toy_client,
   toy_clients,
@@ -22,7 +22,7 @@ from fedreid_jax.training.contract import (
 __all__ = [
   'IMAGE_SHAPE',
   'SIZES',
-  'make_executor',
+  'make_rounds',
   'run',
   'toy_client',
   'toy_clients',

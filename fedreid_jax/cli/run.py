@@ -441,7 +441,7 @@ def exit_on_error(body: Callable[[], None], debug: bool) -> None:
     # A normal exit would wait for the other processes.
     if (peers := _peers()) and peers.joined():
       peers.abandon(failure.exit_code)
-    # It would also wait for a thread of `Executor.compile_ahead`, for minutes.
+    # It would also wait for a thread of `round.ahead.start`, for minutes.
     if _is_compiling():
       sys.stdout.flush()
       os._exit(failure.exit_code)
@@ -454,10 +454,10 @@ def _peers() -> Any:
 
 
 def _is_compiling() -> bool:
-  if not (executor := sys.modules.get('fedreid_jax.round.simulation')):
+  if not (ahead := sys.modules.get('fedreid_jax.round.ahead')):
     return False
   names = [thread.name for thread in threading.enumerate()]
-  return any(name.startswith(executor.COMPILER) for name in names)
+  return any(name.startswith(ahead.COMPILER) for name in names)
 
 
 def explain(error: Exception) -> errors.FedReIDError:

@@ -70,8 +70,9 @@ class Earlier(NamedTuple):
 class Mark(enum.Enum):
   """Properties of a field that other modules ask for.
 
-  REPORTING: the field changes where results are written and no result. It is
-    not written to `config.json`, and a run may be resumed with another value.
+  REPORTING: the field changes where results are written, and no result by more
+    than roundings. It is not written to `config.json`, and a run may be resumed
+    with another value.
   STRENGTH: a larger value makes the updates of the model larger. The advice
     for a run that diverges is to lower it.
   PER_RUN: a value other than the default chooses the noise from the number of

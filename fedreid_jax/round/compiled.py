@@ -26,10 +26,16 @@ from fedreid_jax.round.server.fold import Fold, Folded, Totals
 Replicated = tuple[Flat, dict[str, Tree], Array]
 
 
-class Compiled(NamedTuple):
+# What the programs of clients receive: the state of the server in a simulation,
+# at a real site (shared parameters, messages).
+Source = Any
+Broadcast = Callable[[Source], tuple[Flat, dict[str, Tree]]]
+
+
+class OfClients(NamedTuple):
   """Compiled functions over all lanes.
 
-  The functions of a round take `(server, round, table, tree, tasks)`; `train`,
+  The functions of a round take `(source, round, table, tree, tasks)`; `train`,
   `measure` and `data_pass` donate their tree.
 
   Attributes:
@@ -41,8 +47,6 @@ class Compiled(NamedTuple):
       Uploads are stacked, or `Folded` with the sums of each device, `[devices,
       ...]`, if the method adds them.
     end_untrained: `end` before round 0.
-    sent: `end` with stacked uploads, for their shapes.
-    sent_untrained: `sent` before round 0.
     add: `(Totals, Totals) -> Totals` of two waves, `[devices, ...]`; donates
       the first.
     moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
@@ -50,8 +54,6 @@ class Compiled(NamedTuple):
       parameters.
     no_moments: `(models [G, ...], own) -> moments` of one client without
       images.
-    aggregate: `(server, uploads, drawn, round, public, seed) -> (server, log)`.
-    receive: `(server, uploads) -> server`.
   """
 
   begin: Callable[..., Any]
@@ -60,35 +62,62 @@ class Compiled(NamedTuple):
   data_pass: Callable[..., Any]
   end: Callable[..., Any]
   end_untrained: Callable[..., Any]
-  sent: Callable[..., Any]
-  sent_untrained: Callable[..., Any]
   add: Callable[..., Any]
   moments: Callable[..., batch_stats.Layers]
   no_moments: Callable[..., batch_stats.Layers]
-  aggregate: jax.stages.Wrapped
+
+
+class OfServer(NamedTuple):
+  """Compiled functions of the server, which donate its state.
+
+  Attributes:
+    aggregate: `(server, uploads, drawn, round, public, seed) -> (server, log)`;
+      it can be traced unless it is of `in_python`.
+    receive: `(server, uploads) -> server`.
+  """
+
+  aggregate: Any
   receive: Callable[..., types.ServerState]
 
 
-def make(algorithm: Algorithm, mesh: Mesh, width: int) -> Compiled:
-  """Builds the compiled functions of an algorithm on a mesh."""
-  of_client = _OfClient(algorithm.program)
-  over = functools.partial(_over_lanes, algorithm, mesh, width)
+def of_clients(algorithm: Algorithm, mesh: Mesh, width: int) -> OfClients:
+  """Builds the functions of clients that receive the state of the server."""
+
+  def broadcast(server: types.ServerState) -> tuple[Flat, dict[str, Tree]]:
+    return server.shared, algorithm.messages(server)
+
+  return of_program(algorithm.program, broadcast, mesh, width, algorithm.fold)
+
+
+def of_program(
+  program: local_training.Program,
+  broadcast: Broadcast,
+  mesh: Mesh,
+  width: int,
+  fold: Fold | None = None,
+) -> OfClients:
+  """Builds the functions of clients that run a program.
+
+  Args:
+    broadcast: `(source) -> (shared parameters [G, ...], messages)`.
+    fold: sums to which uploads are added, of a source that is the state of the
+      server; None stacks uploads.
+  """
+  of_client = _OfClient(program)
+  over = functools.partial(_over_lanes, broadcast, mesh, width)
   ends = early = over
-  if fold := algorithm.fold:
-    ends = _adding_up(algorithm, fold, mesh, width)
-    early = _adding_up(algorithm, fold._replace(models=False), mesh, width)
-  aggregate, receive = _on_server(algorithm, mesh)
+  if fold:
+    ends = _adding_up(broadcast, fold, mesh, width)
+    early = _adding_up(broadcast, fold.untrained(), mesh, width)
   # Resident images and segments of images run in the same programs, which
   # therefore round alike.
-  return Compiled(
+  return OfClients(
     begin=over(of_client.begin),
     train=over(of_client.train, donate=True),
     measure=over(of_client.measure, donate=True),
     data_pass=over(of_client.data_pass, donate=True),
     end=ends(of_client.end),
     end_untrained=early(functools.partial(of_client.end, trained=False)),
-    sent=over(of_client.end),
-    sent_untrained=over(functools.partial(of_client.end, trained=False)),
     add=jax.jit(
       functools.partial(add_waves, fold),
       donate_argnums=0,
@@ -96,36 +125,34 @@ def make(algorithm: Algorithm, mesh: Mesh, width: int) -> Compiled:
     ),
     moments=_moments(of_client, mesh, width),
     no_moments=jax.jit(of_client.no_moments),
-    aggregate=aggregate,
-    receive=receive,
   )
 
 
 def _over_lanes(
-  algorithm: Algorithm,
+  broadcast: Broadcast,
   mesh: Mesh,
   width: int,
   fn: Callable[..., Any],
   donate: bool = False,
 ) -> jax.stages.Wrapped:
-  """Returns a function of a round, `(server, round, table, tree, tasks)`."""
+  """Returns a function of a round, `(source, round, table, tree, tasks)`."""
   over = placement.over_clients(fn, mesh, width)
 
   def run(
-    server: types.ServerState,
+    source: Source,
     round_: Array,
     table: Any,
     tree: Any,
     tasks: types.ClientTask,
   ) -> Any:
-    replicated = server.shared, algorithm.messages(server), round_
+    replicated = *broadcast(source), round_
     return over(replicated, table, (tree, tasks))
 
   return jax.jit(run, donate_argnums=(3,) if donate else ())
 
 
 def _adding_up(
-  algorithm: Algorithm, fold: Fold, mesh: Mesh, width: int
+  broadcast: Broadcast, fold: Fold, mesh: Mesh, width: int
 ) -> Callable[..., jax.stages.Wrapped]:
   """Returns a variant of `_over_lanes` for functions that return uploads.
 
@@ -158,7 +185,7 @@ def _adding_up(
       tree: Any,
       tasks: types.ClientTask,
     ) -> Any:
-      replicated = server.shared, algorithm.messages(server), round_
+      replicated = *broadcast(server), round_
       totals, ((uploads, raw, far), rest) = folded(
         (replicated, fold.states(server)), table, (tree, tasks)
       )
@@ -183,10 +210,8 @@ def _moments(
   return jax.jit(moments)
 
 
-def _on_server(
-  algorithm: Algorithm, mesh: Mesh
-) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-  """Returns `aggregate` and `receive`, which donate the server's state."""
+def of_server(algorithm: Algorithm, mesh: Mesh) -> OfServer:
+  """Builds the functions of the server, on all devices of a mesh."""
   fold = algorithm.fold
   # The number of lanes depends on the number of devices. Sums with the same
   # bits on any number of devices need arrays of the same size.
@@ -214,7 +239,24 @@ def _on_server(
 
   replicated = NamedSharding(mesh, P())
   jit = functools.partial(jax.jit, donate_argnums=0, out_shardings=replicated)
-  return jit(aggregate), jit(receive)
+  return OfServer(jit(aggregate), jit(receive))
+
+
+def in_python(algorithm: Algorithm) -> OfServer:
+  """Builds the functions of the server without compilation, on one device."""
+
+  def merged(uploads: server_round.Received) -> server_round.Received:
+    if isinstance(uploads, Folded):
+      return dataclasses.replace(uploads, totals=trees.rows(uploads.totals, 0))
+    return uploads
+
+  def aggregate(server: Any, uploads: Any, *rest: Any) -> Any:
+    return algorithm.aggregate(server, merged(uploads), *rest)
+
+  def receive(server: Any, uploads: Any) -> types.ServerState:
+    return algorithm.receive(server, merged(uploads))
+
+  return OfServer(aggregate, receive)
 
 
 def _canonical(

@@ -10,9 +10,11 @@ from jax.sharding import NamedSharding
 from fedreid_jax.core import types
 from fedreid_jax.round import placement, round_log
 from fedreid_jax.round.client_store import ClientStore
-from fedreid_jax.round.local_rounds import LocalRounds, Wave
+from fedreid_jax.round.local_rounds import Wave
+from fedreid_jax.round.rounds import Rounds
 from fedreid_jax.round.segments import PASS, STEPS
 from fedreid_jax.round.server.fold import Folded
+from fedreid_jax.round.simulated import Simulated
 
 TRAINING = 'training'
 
@@ -84,26 +86,38 @@ class Programs:
 
 
 def of_round(
-  local: LocalRounds,
+  rounds: Rounds,
+  simulated: Simulated,
   server: types.ServerState,
   store: ClientStore,
   waves: list[Wave],
-  cohort: int,
-  public: types.Array,
-  seed: Any,
 ) -> Programs:
   """Compiles the programs of a round."""
   found = Programs()
-  uploads = _of_clients(found, local, server, store, waves[0])
+  uploads = _of_clients(found, simulated, server, store, waves[0])
   if len(waves) > 1:
-    found.add('sum of waves', local.run.add, uploads.totals, uploads.totals)
-    uploads = _joined(uploads, cohort, local.whole)
-    ranks = placement.put(np.zeros(cohort, np.int32), local.whole)
+    add, cohort = simulated.local.run.add, rounds.cohorts.size
+    found.add('sum of waves', add, uploads.totals, uploads.totals)
+    uploads = _joined(uploads, cohort, rounds.whole)
+    ranks = placement.put(np.zeros(cohort, np.int32), rounds.whole)
   else:
-    ranks = placement.put(waves[0][1].drawn, local.split)
-  given = server, uploads, ranks, np.int32(0), public, seed
-  found.add('aggregation', local.run.aggregate, *given)
+    ranks = placement.put(waves[0][1].drawn, simulated.local.split)
+  given = server, uploads, ranks, *rounds.of_round(0)
+  found.add('aggregation', rounds.on_server.aggregate, *given)
   return found
+
+
+def placed(
+  simulated: Simulated, store: ClientStore, wave: Wave
+) -> tuple[types.ClientState, types.ClientTask]:
+  """Returns the shapes of the states and tasks of all lanes; reads nothing."""
+  lanes, tasks = wave
+
+  def rows(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct((len(lanes), *leaf.shape), leaf.dtype)
+
+  states = jax.tree.map(rows, store.shapes)
+  return placement.shapes((states, tasks), simulated.local.split)
 
 
 def of_programs(
@@ -131,7 +145,7 @@ def of_programs(
 
 def _of_clients(
   found: Programs,
-  local: LocalRounds,
+  simulated: Simulated,
   server: types.ServerState,
   store: ClientStore,
   wave: Wave,
@@ -139,17 +153,17 @@ def _of_clients(
   """Adds the programs of `LocalRounds.wave`; returns shapes of its uploads."""
   # The results of a program, with their shardings, are the arguments of the
   # next one, so that it is compiled as in a round.
-  run, segments = local.run, local.segments
-  tree, placed = local.placed(store, wave)
+  run, segments = simulated.local.run, simulated.local.segments
+  tree, tasks = placed(simulated, store, wave)
   first = server, np.int32(0)
-  carry = found.add('start', run.begin, *first, (), tree, placed)
-  table, part = segments.described(placed, STEPS)
+  carry = found.add('start', run.begin, *first, (), tree, tasks)
+  table, part = segments.described(tasks, STEPS)
   carry, _ = found.add(TRAINING, run.train, *first, table, carry, part)
-  if local.algorithm.program.has_data_pass:
-    table, part = segments.described(placed, PASS)
+  if simulated.algorithm.program.has_data_pass:
+    table, part = segments.described(tasks, PASS)
     carry = found.add('moments', run.measure, *first, table, carry, part)
     carry = found.add('data pass', run.data_pass, *first, table, carry, part)
-  ended = (*first, (), (carry, tree), placed)
+  ended = (*first, (), (carry, tree), tasks)
   return found.add('uploads', run.end, *ended)[0]
 
 

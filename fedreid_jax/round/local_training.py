@@ -35,6 +35,8 @@ class Program(NamedTuple):
   Attributes:
     begin: `(Broadcast, ClientState, ClientTask) -> Carry`.
     train: `(Broadcast, Table, Carry, ClientTask) -> (Carry, sums of metrics)`.
+    step: `(Broadcast, Table, Carry, ClientTask, index of the step) -> (Carry,
+      metrics)`, one step of `train`.
     no_moments: `(variables) -> moments` of zero images, by layer.
     measure: `(Table, variables, moments, ClientTask, augment=False) ->
       moments`, merged with the moments of the images in the table. `augment`
@@ -49,6 +51,7 @@ class Program(NamedTuple):
 
   begin: Callable[..., Carry]
   train: Callable[..., tuple[Carry, Metrics]]
+  step: Callable[..., tuple[Carry, Metrics]]
   no_moments: Callable[[Flat], batch_stats.Layers]
   measure: Callable[..., batch_stats.Layers]
   data_pass: Callable[..., Carry]
@@ -67,6 +70,7 @@ def make(
   return Program(
     begin=functools.partial(_begin, settings, hooks, wire),
     train=functools.partial(_train, settings, hooks, wire),
+    step=functools.partial(_step, settings, hooks, wire),
     no_moments=functools.partial(no_moments, settings),
     measure=functools.partial(measure, settings),
     data_pass=functools.partial(run_passes, settings, hooks),
@@ -201,6 +205,20 @@ def _train(
   left = task.num_steps - task.first_step
   num_steps = jnp.clip(left, 0, task.rows.shape[0])
   return jax.lax.fori_loop(0, num_steps, body, (carry, zeros))
+
+
+def _step(
+  settings: Settings,
+  hooks: local_step.Hooks,
+  wire: _Wire,
+  broadcast: types.Broadcast,
+  table: types.Table,
+  carry: Carry,
+  task: types.ClientTask,
+  i: Array,
+) -> tuple[Carry, Metrics]:
+  received = wire.download(broadcast, task)
+  return local_step.run(settings, hooks, received, table, task, carry, i)
 
 
 def _end(

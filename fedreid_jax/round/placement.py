@@ -55,6 +55,12 @@ def shapes(tree: Tree, sharding: NamedSharding) -> Any:
   return jax.tree.map(functools.partial(described, sharding=sharding), tree)
 
 
+def are_shapes(tree: Any) -> bool:
+  """Returns whether a tree has shapes in place of arrays."""
+  leaves = jax.tree.leaves(tree)
+  return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+
+
 def described(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
   """Returns the shape of an array with a sharding."""
   leaf = leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)

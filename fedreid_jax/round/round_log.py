@@ -73,7 +73,7 @@ def of_server(
 def wire(
   algorithm: Algorithm,
   server: types.ServerState,
-  uploads: types.Upload,
+  upload: types.Upload,
   members: Sized,
   num_clients: int,
   trains: bool,
@@ -84,17 +84,16 @@ def wire(
   upload it.
 
   Args:
-    uploads: uploads of all lanes, `[lanes, ...]`, or their shapes.
+    upload: upload of one client, or its shapes.
   """
 
   def size(tree: Tree, parts: int = 1) -> int:
     return len(members) * trees.num_bytes(tree) // parts
 
-  # Empty lanes send nothing: sizes are per lane, and multiplied by the members.
   groups = num_clients if algorithm.clustered else 1
   up = {
     name: len(members) * sent_bytes(algorithm, name, message)
-    for name, message in uploads.messages.items()
+    for name, message in upload.messages.items()
   }
   down = {MODEL: size(server.shared, groups)}
   if trains:
@@ -103,26 +102,26 @@ def wire(
     for component in algorithm.components:
       if 'free_message' in component.properties:
         down[component.name] = 0
-    up[MODEL] = len(members) * sent_bytes(algorithm, MODEL, uploads.shared)
+    up[MODEL] = len(members) * sent_bytes(algorithm, MODEL, upload.shared)
   return {
     'up': {n: x for n, x in up.items() if x},
     'down': {n: x for n, x in down.items() if x},
   }
 
 
-def sent_bytes(algorithm: Algorithm, content: str, lanes: Tree) -> int:
+def sent_bytes(algorithm: Algorithm, content: str, part: Tree) -> int:
   """Returns the bytes of a part of one upload.
 
   Args:
     algorithm: a federated method, whose transport may compress the part.
     content: `component.MODEL` or the name of a component with a message.
-    lanes: the part in the uploads of all lanes, `[lanes, ...]`.
+    part: the part, or its shapes.
   """
 
   def shape(leaf: Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
-  one = jax.tree.map(shape, lanes)
+  one = jax.tree.map(shape, part)
   for component in algorithm.components:
     if component.transport and component.transport.size:
       return component.transport.size(content, one)

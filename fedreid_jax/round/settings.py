@@ -45,6 +45,13 @@ class Execution:
     'needs all of them at once; uploads of other methods are added as clients '
     'end',
   ] = 512.0
+  debug: Annotated[
+    bool,
+    Mark.REPORTING,
+    'run clients in plain Python, one after another and without compilation, '
+    'so that an error names client, hook, component, step and shapes; slow, '
+    'and results differ by roundings',
+  ] = False
 
 
 class Settings(NamedTuple):

@@ -1,10 +1,11 @@
-"""Builds the data, model, algorithm, executor and evaluators of a run."""
+"""Builds the data, model, method, rounds and evaluators of a run."""
 
 import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from fedreid_jax import errors
 from fedreid_jax.config.configuration import Config
@@ -16,9 +17,10 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.method import guarantee, optimizers
-from fedreid_jax.method.component import Participants
+from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.models import networks, tuning
-from fedreid_jax.round import compose, placement, simulation
+from fedreid_jax.round import compose, placement
+from fedreid_jax.round.rounds import Rounds
 from fedreid_jax.training import earlier_data, engine, source_stats
 from fedreid_jax.training.files import run_secret
 from fedreid_jax.training.processes import peers
@@ -40,7 +42,7 @@ class Setup(NamedTuple):
   participants: Participants
   variables: types.Flat  # of the model before round 0
   pretrained: tuple[str, ...]  # variables from a weight file
-  executor: simulation.Executor
+  rounds: Rounds
   schedule: Callable[..., types.Array]  # learning rate of a round
   evaluate: Callable[..., list[dict[str, Any]]]
   guarantee: guarantee.Guarantee
@@ -65,22 +67,81 @@ def build(config: Config, root: bytes | None = None) -> Setup:
 
 
 def assemble(
-  config: Config,
-  federation: Federation,
-  variant: engine.Variant = engine.SIMULATED,
-  root: bytes | None = None,
+  config: Config, federation: Federation, root: bytes | None = None
 ) -> Setup:
   """Builds all parts of a run on images that are loaded.
 
   A new root is drawn if it is needed and None is given.
   """
+  made = parts(config, federation, root=root)
+  rounds = engine.make_rounds(
+    config,
+    federation,
+    made.model,
+    made.components,
+    made.transforms,
+    made.mesh,
+    secret=made.secret,
+    participants=made.participants,
+  )
+  return complete(config, made, rounds)
+
+
+class Parts(NamedTuple):
+  """The parts of a run before its rounds."""
+
+  federation: Federation
+  participants: Participants
+  components: tuple[Component, ...]  # bound to the participants
+  model: types.Model
+  variables: types.Flat  # of the model before round 0
+  pretrained: tuple[str, ...]  # variables from a weight file
+  transforms: augment.Transforms
+  mesh: Mesh
+  extra: tuple[evaluator.Evaluator, ...]  # of `evaluation.extra`
+  condition: str  # of a guarantee, '' without one
+  secret: Secret | None  # None: no private draws
+
+  def method(
+    self, config: Config, plans: engine.Plans, here: int
+  ) -> engine.Method:
+    """Composes the method, see `engine.make_method`."""
+    return engine.make_method(
+      config,
+      self.federation,
+      self.model,
+      self.components,
+      self.transforms,
+      self.mesh,
+      self.participants,
+      plans,
+      here,
+      secret=self.secret,
+    )
+
+
+def parts(
+  config: Config,
+  federation: Federation,
+  *,
+  columns: int | None = None,
+  cohort: int | None = None,
+  root: bytes | None = None,
+) -> Parts:
+  """Builds the parts of a run before its rounds.
+
+  Args:
+    columns: columns of the classifier, `C`; None: those of the clients.
+    cohort: largest number of clients of a round, `K`; None: by the clients.
+    root: from which secrets follow; None draws a new one if it is needed.
+  """
   extra = load_evaluators(config)
   # The classifier of every client is padded to the client with the most
   # identities, so that all clients have one structure.
-  columns = variant.columns or max(c.num_identities for c in federation.clients)
+  columns = columns or max(c.num_identities for c in federation.clients)
   model = network(config, columns, federation.image_shape)
   loaded = load_components(config)
-  people = engine.participants_of(config, federation, variant.cohort)
+  people = engine.participants_of(config, federation, cohort)
   participants = engine.completed(loaded, people, model)
   components = engine.bound(loaded, participants)
   secret = run_secret.make(config, federation, components, root)
@@ -98,30 +159,46 @@ def assemble(
   check_classifier(federation, shared or variables)
   check_flip(config.data.poison, shared)
   check_ranked(config, variables, pattern)
+  return Parts(
+    federation,
+    participants,
+    components,
+    model,
+    variables,
+    of_file,
+    transforms,
+    mesh,
+    extra,
+    condition,
+    secret,
+  )
+
+
+def complete(config: Config, made: Parts, rounds: Rounds) -> Setup:
+  """Builds the setup of a run from its rounds and its other parts."""
+  federation, participants = made.federation, made.participants
   return Setup(
     federation,
     participants,
-    variables,
-    of_file,
-    engine.make_executor(
-      config,
-      federation,
-      model,
-      components,
-      transforms,
-      mesh,
-      variant=variant,
-      secret=secret,
-      participants=participants,
-    ),
+    made.variables,
+    made.pretrained,
+    rounds,
     optimizers.schedule(config.optim, config.rounds),
     evaluator.make(
-      config.evaluation, federation.targets, model, transforms, mesh, extra
+      config.evaluation,
+      federation.targets,
+      made.model,
+      made.transforms,
+      made.mesh,
+      made.extra,
     ),
     guarantee.Guarantee(
-      components, participants, config.privacy.secret == 'seed', condition
+      made.components,
+      participants,
+      config.privacy.secret == 'seed',
+      made.condition,
     ),
-    secret,
+    made.secret,
   )
 
 
@@ -299,6 +376,8 @@ def check_ranked(config: Config, leaves: types.Flat, shared: str) -> None:
 def _num_devices(config: Config, num_clients: int) -> int:
   """One process uses at most one device per client."""
   wanted, present = config.execution.devices, jax.device_count()
+  if config.execution.debug and jax.process_count() == 1:
+    wanted = wanted or 1
   if wanted > present:
     raise errors.ConfigError(
       f'{errors.counted(wanted, "device")} of {present}',

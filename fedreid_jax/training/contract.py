@@ -23,7 +23,8 @@ from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation, Images
 from fedreid_jax.method.component import Component
 from fedreid_jax.models import networks
-from fedreid_jax.round import compose, placement, simulation
+from fedreid_jax.round import compose, placement
+from fedreid_jax.round.rounds import Rounds
 from fedreid_jax.training import engine
 from fedreid_jax.training.files import checkpoint, client_files
 
@@ -73,7 +74,7 @@ def check(name: str, beside: Sequence[str] = ()) -> Iterator[Finding]:
     yield Finding('two rounds run', f'{type(error).__name__}: {error}')
     return
   yield Finding('two rounds run')
-  checks: tuple[tuple[str, Callable[[Rounds], str]], ...] = (
+  checks: tuple[tuple[str, Callable[[TwoRounds], str]], ...] = (
     ('functions are traced once', traced_once),
     ('functions are pure', pure),
     ('states are finite', finite),
@@ -89,10 +90,10 @@ def check(name: str, beside: Sequence[str] = ()) -> Iterator[Finding]:
     yield Finding('a checkpoint restores', restored(rounds, Path(folder)))
 
 
-class Rounds(NamedTuple):
+class TwoRounds(NamedTuple):
   """One round of a method, then two rounds from the same start."""
 
-  executor: simulation.Executor
+  rounds: Rounds
   variables: types.Flat  # of the model before the rounds
   first: tuple  # server, client states and logs
   second: tuple  # the same after two rounds
@@ -141,14 +142,14 @@ def toy_config() -> Config:
   return validation.validate(config)
 
 
-def make_executor(
+def make_rounds(
   config: Config,
   clients: tuple[types.ClientData, ...],
   components: Components,
   devices: int = 1,
   traces: list | None = None,
-) -> tuple[simulation.Executor, types.Flat, types.Model]:
-  """Returns (executor, variables, model); traces are added to the list."""
+) -> tuple[Rounds, types.Flat, types.Model]:
+  """Returns (rounds, variables, model); traces are added to the list."""
   model = networks.wrap(
     networks.build(
       config.model,
@@ -174,7 +175,7 @@ def make_executor(
     'toy',
     toy_images('public', 40),
   )
-  executor = engine.make_executor(
+  made = engine.make_rounds(
     config,
     federation,
     model,
@@ -182,18 +183,16 @@ def make_executor(
     transforms._replace(train=train),
     placement.make_mesh(devices),
   )
-  return executor, jax.jit(model.init)(jax.random.key(config.seed)), model
+  return made, jax.jit(model.init)(jax.random.key(config.seed)), model
 
 
-def run(
-  executor: simulation.Executor, variables: types.Flat, rounds: int
-) -> tuple:
+def run(made: Rounds, variables: types.Flat, rounds: int) -> tuple:
   """Runs rounds; returns (server on the host, client states, logs)."""
-  server, store = executor.init(variables)
-  server, _ = executor.prepare(server, store)
+  server, store = made.init(variables)
+  server, _ = made.prepare(server, store)
   logs = []
   for round_ in range(rounds):
-    server, log = executor.round(server, store, round_)
+    server, log = made.round(server, store, round_)
     logs.append(log)
   return jax.device_get(server), store.stacked(), logs
 
@@ -210,17 +209,15 @@ def method(name: str, beside: Sequence[str] = ()) -> Components:
   return compose.load((*(beside or ('fedpav',)), name), {}, algorithms)
 
 
-def run_twice(config: Config, clients, components: Components) -> Rounds:
+def run_twice(config: Config, clients, components: Components) -> TwoRounds:
   """Runs one round and then two on three of four clients."""
   config = replace(config, fraction=FRACTION)
   traces: list[int] = []
-  executor, variables, _ = make_executor(
-    config, clients, components, traces=traces
-  )
-  first = run(executor, variables, 1)
+  rounds, variables, _ = make_rounds(config, clients, components, traces=traces)
+  first = run(rounds, variables, 1)
   after_one = len(traces)
-  second = run(executor, variables, 2)
-  return Rounds(executor, variables, first, second, (after_one, len(traces)))
+  second = run(rounds, variables, 2)
+  return TwoRounds(rounds, variables, first, second, (after_one, len(traces)))
 
 
 def named(name: str, component: Any) -> str:
@@ -256,42 +253,42 @@ def documented(module: Any) -> str:
   return f'the docstring lacks {", ".join(map(repr, missing))}' * bool(missing)
 
 
-def traced_once(rounds: Rounds) -> str:
+def traced_once(found: TwoRounds) -> str:
   """Checks that the second round compiles nothing."""
-  before, after = rounds.traces
+  before, after = found.traces
   return f'{after - before} traces after the first round' * (after > before)
 
 
-def pure(rounds: Rounds) -> str:
+def pure(found: TwoRounds) -> str:
   """Checks that the same start gives the same bits."""
-  again = run(rounds.executor, rounds.variables, 1)
-  return difference(rounds.first[:2], again[:2])
+  again = run(found.rounds, found.variables, 1)
+  return difference(found.first[:2], again[:2])
 
 
-def finite(rounds: Rounds) -> str:
+def finite(found: TwoRounds) -> str:
   """Checks that all states are finite after two rounds."""
-  for path, leaf in _leaves(rounds.second[:2]):
+  for path, leaf in _leaves(found.second[:2]):
     if not np.isfinite(leaf).all():
       return f'{path} is not finite'
   return ''
 
 
 def placed(
-  rounds: Rounds, config: Config, clients, components: Components
+  found: TwoRounds, config: Config, clients, components: Components
 ) -> str:
   """Checks that all clients at once on two devices give the same models."""
   # Clients that are vmapped have other last bits, so that models are compared
   # with a tolerance.
   execution = replace(config.execution, deterministic=False, width=0)
   config = replace(config, fraction=FRACTION, execution=execution)
-  executor, variables, _ = make_executor(config, clients, components, 2)
-  models, _, _ = run(executor, variables, 1)
-  return difference(rounds.first[0], models, TOLERANCE)
+  rounds, variables, _ = make_rounds(config, clients, components, 2)
+  models, _, _ = run(rounds, variables, 1)
+  return difference(found.first[0], models, TOLERANCE)
 
 
-def restored(rounds: Rounds, folder: Path) -> str:
+def restored(found: TwoRounds, folder: Path) -> str:
   """Checks that a checkpoint in a folder restores all states."""
-  server, states, _ = rounds.second
+  server, states, _ = found.second
   saved = checkpoint.Checkpoints(folder)
   saved.save(2, server, states, {'a': [1]}, 12.5)
   if not saved.latest() == 2 == saved.best():

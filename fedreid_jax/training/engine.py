@@ -1,4 +1,4 @@
-"""Builds the executor of the rounds of a federation from a configuration."""
+"""Builds the rounds of a federation from a configuration."""
 
 import functools
 import math
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from fedreid_jax import errors
 from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import options, prng, trees, types
 from fedreid_jax.core.secret import Secret
@@ -19,39 +20,46 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.losses import objective
 from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Component, Participants, releases
-from fedreid_jax.round import (
-  cohort,
-  compose,
-  placement,
-  simulation,
-  timetable,
-)
+from fedreid_jax.round import cohort, compose, debug, placement, timetable
+from fedreid_jax.round.clients import Clients
+from fedreid_jax.round.cohorts import Cohorts
+from fedreid_jax.round.rounds import Rounds
 from fedreid_jax.round.server import gathering
 from fedreid_jax.round.settings import Settings, SimulationOptions
+from fedreid_jax.round.simulated import Simulated
 from fedreid_jax.round.timetable import Rules, Timetable
 from fedreid_jax.training import budget
 
 
-class Variant(NamedTuple):
-  """The differences of an executor from the simulation of all clients.
+class Plans(NamedTuple):
+  """The batches of the clients of a run.
 
-  `plan` is `(config.local, clients, seed or secret) -> (planner, (S, B),
-  masked)`, as `sampling.make`. `executor` is a class, or a function with its
-  arguments.
+  Attributes:
+    planner: batches of every client in every round.
+    shape: `(S, B)` of the longest plan.
+    padded: whether any batch can have padded rows.
   """
 
-  plan: Callable[..., tuple[cohort.Planner, tuple[int, int], bool]] = (
-    sampling.make
-  )
-  executor: Callable[..., simulation.Executor] = simulation.Executor
-  cohort: int | None = None  # `K`; None: by the clients
-  columns: int | None = None  # of the classifier, `C`; None likewise
+  planner: cohort.Planner
+  shape: tuple[int, int]
+  padded: bool
 
 
-SIMULATED = Variant()
+class Method(NamedTuple):
+  """A method for the clients of a run, whoever runs them.
+
+  Attributes:
+    algorithm: the composed components.
+    plans: batches of the clients.
+    options: options of the rounds.
+  """
+
+  algorithm: compose.Algorithm
+  plans: Plans
+  options: SimulationOptions
 
 
-def make_executor(
+def make_rounds(
   config: Config,
   federation: Federation,
   model: types.Model,
@@ -60,22 +68,100 @@ def make_executor(
   mesh: Mesh,
   *,
   optimizer: optimizers.Optimizer | None = None,
-  variant: Variant = SIMULATED,
   secret: Secret | None = None,
   participants: Participants | None = None,
-) -> simulation.Executor:
-  """Builds the executor of the rounds of a federation.
+  runner: Callable[[Clients], Clients] | None = None,
+) -> Rounds:
+  """Builds the rounds of a federation, whose clients are simulated.
 
-  None makes the optimizer of `config`. Without a secret, the draws of the
-  components, cohorts and batches follow from the seed. Components are bound
-  already if participants are given.
+  `make_method` describes the other arguments. Components are bound already if
+  participants are given.
+
+  Args:
+    runner: receives the runner of the clients and returns the one to use; None
+      keeps it.
   """
-  clients, local = federation.clients, config.local
+  clients, shape = federation.clients, federation.image_shape
   if participants is None:
-    people = participants_of(config, federation, variant.cohort)
+    people = participants_of(config, federation)
     participants = completed(components, people, model)
     components = bound(components, participants)
-  planner, shape, masked = variant.plan(local, clients, secret or config.seed)
+  place = debug.Place()
+  if config.execution.debug:
+    components = debug.watched(components, place)
+    _check_debug(mesh)
+  algorithm, plans, options = make_method(
+    config,
+    federation,
+    model,
+    components,
+    transforms,
+    mesh,
+    participants,
+    Plans(*sampling.make(config.local, clients, secret or config.seed)),
+    min(participants.cohort, len(clients)),
+    optimizer=optimizer,
+    secret=secret,
+  )
+  cohorts = Cohorts(len(clients), options)
+  simulated = Simulated(
+    algorithm, clients, plans.planner, shape, cohorts, options, mesh
+  )
+  runs: Clients = simulated
+  if config.execution.debug:
+    planner, size = plans.planner, cohorts.size
+    runs = debug.Debug(algorithm, clients, planner, size, options, mesh, place)
+  return Rounds(
+    algorithm,
+    clients,
+    runner(runs) if runner else runs,
+    cohorts,
+    shape,
+    options,
+    mesh,
+    None if federation.public is None else federation.public.images(),
+    simulated,
+    config.execution.debug,
+  )
+
+
+def _check_debug(mesh: Mesh) -> None:
+  if mesh.devices.size > 1:
+    raise errors.ConfigError(
+      f'plain Python on {mesh.devices.size} devices',
+      'execution.debug',
+      'use one device',
+    )
+
+
+def make_method(
+  config: Config,
+  federation: Federation,
+  model: types.Model,
+  components: tuple[Component, ...],
+  transforms: Transforms,
+  mesh: Mesh,
+  participants: Participants,
+  plans: Plans,
+  here: int,
+  *,
+  optimizer: optimizers.Optimizer | None = None,
+  secret: Secret | None = None,
+) -> Method:
+  """Composes a method for the clients of a federation.
+
+  Args:
+    components: bound to the participants.
+    here: largest number of clients of a round that train on this machine.
+    optimizer: None makes that of `config`.
+    secret: None: the draws of the components, cohorts and batches follow from
+      the seed.
+
+  Raises:
+    ConfigError: if the components cannot be composed.
+    ResourceError: if the memory of this machine does not suffice.
+  """
+  local, shape = config.local, plans.shape
   images = jax.ShapeDtypeStruct(
     (shape[1], *federation.image_shape), jnp.float32
   )
@@ -84,9 +170,8 @@ def make_executor(
   # Before any allocation: a system that runs out of memory may end the process
   # without a message.
   each = budget.cost(forward, variables, federation.image_shape)
-  members = min(participants.cohort, len(clients))
   if not placement.is_described(mesh):
-    budget.check(config, shape, members, each, len(mesh.local_devices))
+    budget.check(config, shape, here, each, len(mesh.local_devices))
   settings = _settings(
     config,
     model,
@@ -95,22 +180,14 @@ def make_executor(
     outputs=jax.eval_shape(forward, variables, images)[0],
     image_shape=images.shape,
     num_steps=shape[0],
-    masked=masked,
+    masked=plans.padded,
     optimizer=optimizer or optimizers.make(config.optim),
   )
   compose.check(components)
-  shared, _ = trees.split(variables, compose.shared_leaves(components))
-  uploads = gathering.of_round(
-    components,
-    participants.cohort,
-    sum(x.size * x.dtype.itemsize for x in shared.values()),
-    config.execution.stack_budget_mb,
-    config.execution.deterministic,
-    placement.part_bytes(shared, mesh.devices.size),
-  )
+  uploads = _uploads(config, components, variables, participants.cohort, mesh)
   # The unit of exact sums is chosen so that the weights of the K largest
   # clients fit.
-  sizes = sorted((c.num_images for c in clients), reverse=True)
+  sizes = sorted((c.num_images for c in federation.clients), reverse=True)
   algorithm = compose.compose(
     components,
     settings,
@@ -118,19 +195,28 @@ def make_executor(
     exact=config.execution.deterministic,
     sizes=sizes[: uploads.number],
   )
-  if variant.cohort is not None:
-    # Uploads of sites are received one after another and checked one by one.
-    algorithm = algorithm._replace(fold=None)
-  if algorithm.program.has_data_pass and not placement.is_described(mesh):
+  passes = here and algorithm.program.has_data_pass
+  if passes and not placement.is_described(mesh):
     budget.check_data_pass(local.data_pass_batch, each)
-  return variant.executor(
-    algorithm,
-    clients,
-    planner,
-    federation.image_shape,
-    _options(config, shape, uploads, federation, planner, components, secret),
-    mesh,
-    None if federation.public is None else federation.public.images(),
+  given = shape, uploads, federation, plans.planner, components, secret
+  return Method(algorithm, plans, _options(config, *given))
+
+
+def _uploads(
+  config: Config,
+  components: tuple[Component, ...],
+  variables: types.Flat,
+  size: int,
+  mesh: Mesh,
+) -> gathering.Uploads:
+  shared, _ = trees.split(variables, compose.shared_leaves(components))
+  return gathering.of_round(
+    components,
+    size,
+    trees.num_bytes(shared),
+    config.execution.stack_budget_mb,
+    config.execution.deterministic,
+    placement.part_bytes(shared, mesh.devices.size),
   )
 
 

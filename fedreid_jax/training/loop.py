@@ -21,7 +21,8 @@ from fedreid_jax.core import types
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.models import networks
-from fedreid_jax.round import compose
+from fedreid_jax.round import ahead, compose
+from fedreid_jax.round.simulated import Simulated
 from fedreid_jax.training import (
   build,
   cluster_quality,
@@ -232,11 +233,11 @@ class Run:
     self.held, self.hooks, self.clock = held, calls, clock
     record.phase(_reading(config.data.source))
     self.setup = make(config, root)
-    self.server, self.store = self.setup.executor.init(
+    self.server, self.store = self.setup.rounds.init(
       self.setup.variables, self.setup.pretrained
     )
     if self.setup.guarantee.claim:
-      senders = self.setup.executor.senders(self.server, self.store)
+      senders = self.setup.rounds.senders(self.server)
       self.setup.guarantee.check(senders)
     # In canonical order.
     self.names = [c.name for c in self.setup.federation.clients]
@@ -247,7 +248,7 @@ class Run:
     self.form: recorder.Form = recorder.client_form(
       config.client_metrics, self.setup.participants.cohort
     )
-    if text := cluster_quality.notice(self.setup.executor.algorithm.components):
+    if text := cluster_quality.notice(self.setup.rounds.algorithm.components):
       record.say(text)
     if self.clients.notice:
       record.say(self.clients.notice)
@@ -263,13 +264,20 @@ class Run:
     # must compile in one order.
     self.ahead: Callable[[], object] | None = None
     self.waited = False
-    if not ended and jax.process_count() == 1:
-      self.ahead = self.setup.executor.compile_ahead(self.server, self.store)
+    simulated = self.setup.rounds.simulated
+    compiles = simulated and not config.execution.debug
+    if compiles and not ended and jax.process_count() == 1:
+      self.ahead = ahead.start(self.setup.rounds, self.server, self.store)
+    if simulated:
+      self._read_images(simulated)
+
+  def _read_images(self, simulated: Simulated) -> None:
+    """Reads the images that stay on the devices."""
     # Each of several processes renders the images of its own clients only.
-    alone = self.setup.executor.resident and jax.process_count() == 1
-    if alone and _is_rendered(config.data.source):
+    alone = simulated.resident and jax.process_count() == 1
+    if alone and _is_rendered(self.config.data.source):
       self._render()
-    self.setup.executor.read_images()
+    simulated.read_images()
 
   def _render(self) -> None:
     """Renders the images of the clients, and says how far it has come."""
@@ -320,11 +328,11 @@ class Run:
         )
       if few := build.tuned(config, self.setup):
         self.record.say(few)
-      if self.setup.executor.algorithm.prepares:
+      if self.setup.rounds.algorithm.prepares:
         # Its programs are some of those of a round.
         self._wait_for_programs()
       self.record.phase('compiling and evaluating the model before training')
-      self.server, log = self.setup.executor.prepare(self.server, self.store)
+      self.server, log = self.setup.rounds.prepare(self.server, self.store)
       self.progress.count(log)
       self.clock.lap('train')
       # Saved before training, because a work directory that has rounds and no
@@ -349,7 +357,10 @@ class Run:
     if self.waited:
       return
     self.waited = True
-    self.record.phase('compiling a round: seconds to minutes, once a machine')
+    phase = 'compiling a round: seconds to minutes, once a machine'
+    if self.config.execution.debug:
+      phase = 'running rounds in plain Python, without compilation'
+    self.record.phase(phase)
     self.clock.lap('setup')
     if self.ahead:
       self.ahead()
@@ -391,7 +402,7 @@ class Run:
     server, host = self.clients.restore(step, self.server)
     if step is not None:
       self.fresh, self.kept = False, step
-      self.server = self.setup.executor.put_server(server)
+      self.server = self.setup.rounds.put_server(server)
       self.progress.load(step, host)
       self.clock.seconds = host['seconds']
       self.record.resume(step, self.saved.measured(step))
@@ -431,10 +442,10 @@ class Run:
       self.held.check()
 
   def _round(self) -> None:
-    state, executor = self.progress, self.setup.executor
-    components = executor.algorithm.components
+    state, rounds = self.progress, self.setup.rounds
+    components = rounds.algorithm.components
     lr = float(self.setup.schedule(state.done))
-    self.server, log = executor.round(self.server, self.store, state.done)
+    self.server, log = rounds.round(self.server, self.store, state.done)
     # JAX returns before the devices are done; the lap must not.
     jax.block_until_ready(self.server)
     seconds = self.clock.lap('train')
@@ -476,7 +487,7 @@ class Run:
     self, cohort: np.ndarray
   ) -> dict[str, dict[str, float]]:
     """Metrics of the clusters of clients without labels, by their names."""
-    name = cluster_quality.of_method(self.setup.executor.algorithm.components)
+    name = cluster_quality.of_method(self.setup.rounds.algorithm.components)
     if not name:
       return {}
     self.clients.publish()  # the first process reads the states of all
@@ -486,17 +497,20 @@ class Run:
   def _evaluate(self) -> float | None:
     """Returns the score of a checkpoint, if any."""
     per_query: evaluator.PerQuery = {}
-    config, executor = self.config, self.setup.executor
+    config, simulated = self.config, self.setup.rounds.simulated
     pictures = picture.Pictures(config.evaluation, config.track_images)
     drawn = self.hooks.watched and config.track_images
     last = self.progress.done == config.rounds
     groups, rule = np.asarray(self.server.groups), config.evaluation.batch_stats
     # Re-estimates moments on the clients before an evaluation.
-    sent = self.progress.bytes
-    source = source_stats.make(executor, groups, self.names, sent, rule)
+    sources, sent = [], self.progress.bytes
+    if rule in source_stats.MEASURED and simulated:
+      sources.append(
+        source_stats.make(simulated, groups, self.names, sent, rule)
+      )
     entries = self.setup.evaluate(
       self._models(groups),
-      *([source] if rule in source_stats.MEASURED else []),
+      *sources,
       per_query=per_query,
       seen=pictures if drawn else None,
       number=None if last else self.progress.done // config.evaluation.every,
@@ -521,13 +535,13 @@ class Run:
     self.clients.publish()
     personal = self.store.personal
     models = named_models.of(self.server.shared, personal, groups, self.names)
-    components = self.setup.executor.algorithm.components
+    components = self.setup.rounds.algorithm.components
     own = compose.models_to_evaluate(components, self.store)
     return named_models.joined(models, own, self.names) if own else models
 
   def _clusters(self) -> dict[str, Any]:
     """The clients of each server model, empty without clustering."""
-    if not self.setup.executor.algorithm.clustered:
+    if not self.setup.rounds.algorithm.clustered:
       return {}
     found: dict[str, list[str]] = {}
     groups = np.asarray(self.server.groups).tolist()

@@ -212,7 +212,7 @@ def source(
       "set it to 'running', or give the data of the run",
     )
   components = build.load_components(config)
-  executor = engine.make_executor(
+  rounds = engine.make_rounds(
     config,
     federation,
     network.model,
@@ -222,7 +222,8 @@ def source(
   )
   # The run has ended, so that these bytes are counted for nobody.
   sent = {'up': Counter(), 'down': Counter()}
-  return source_stats.make(executor, groups, names, sent, rule)
+  assert rounds.simulated
+  return source_stats.make(rounds.simulated, groups, names, sent, rule)
 
 
 def write(

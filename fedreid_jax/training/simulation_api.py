@@ -16,6 +16,7 @@ from fedreid_jax.method.optimizers import Optimizer
 from fedreid_jax.models import networks
 from fedreid_jax.round import placement
 from fedreid_jax.round.client_store import ClientStore
+from fedreid_jax.round.clients import Clients
 from fedreid_jax.training import engine, named_models
 from fedreid_jax.training.files import run_secret
 
@@ -73,6 +74,7 @@ class Simulation:
     public: np.ndarray | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    runner: Callable[[Clients], Clients] | None = None,
   ):
     """Places clients on devices; their images are read in the first round.
 
@@ -91,6 +93,9 @@ class Simulation:
       public: images that the server may use, uint8 `[M, H, W, ch]`.
       mean: of each channel of normalised images, by default 0.5.
       std: of each channel, by default 0.25.
+      runner: receives the runner of the clients, a
+        `fedreid_jax.round.clients.Clients`, and returns the one to use, by
+        default the same.
 
     Raises:
       ConfigError: for a field that does not exist or a value that cannot be
@@ -103,7 +108,7 @@ class Simulation:
     changes = [c.network for c in components if c.network]
     module = networks.changed(model_fn(columns), changes)
     self._model = networks.wrap(module, federation.image_shape)
-    self._executor = engine.make_executor(
+    self._rounds = engine.make_rounds(
       config,
       federation,
       self._model,
@@ -112,14 +117,15 @@ class Simulation:
       mesh or placement.make_mesh(1),
       optimizer=optimizer,
       secret=run_secret.make(config, federation, tuple(components), None),
+      runner=runner,
     )
     self.names = tuple(client.name for client in federation.clients)
 
   def init(self, key: types.Array) -> SimulationState:
     """Returns the state before the first round."""
     variables = jax.jit(self._model.init)(key)
-    server, clients = self._executor.init(variables)
-    server, _ = self._executor.prepare(server, clients)
+    server, clients = self._rounds.init(variables)
+    server, _ = self._rounds.prepare(server, clients)
     return SimulationState(server, clients, 0)
 
   def round(
@@ -132,11 +138,11 @@ class Simulation:
         again.
 
     Returns:
-      (state, log); see `round.simulation.Executor.round` for the log.
+      (state, log); see `round.rounds.Rounds.round` for the log.
     """
-    # The executor changes a store in place; `state` keeps its own clients.
+    # A round changes a store in place; `state` keeps its own clients.
     clients = state.clients.copy()
-    server, log = self._executor.round(state.server, clients, state.round)
+    server, log = self._rounds.round(state.server, clients, state.round)
     return SimulationState(server, clients, state.round + 1), log
 
   def models(self, state: SimulationState) -> dict[str, types.Flat]:

@@ -27,7 +27,7 @@ from fedreid_jax.evaluation.evaluator import Models, Source
 from fedreid_jax.method import batch_stats
 from fedreid_jax.method.batch_stats import Layers
 from fedreid_jax.round.client_store import OnDemand
-from fedreid_jax.round.simulation import Executor
+from fedreid_jax.round.simulated import Simulated
 
 # Modalities that are measured separately, by `evaluation.batch_stats`; None
 # means all images, and 'running' measures nothing. A mean over clients of one
@@ -52,7 +52,7 @@ def check(rule: str, clients: Sequence[ClientData]) -> None:
 
 
 def make(
-  executor: Executor,
+  simulated: Simulated,
   groups: np.ndarray,
   names: Sequence[str],
   sent: dict[str, Counter],
@@ -76,9 +76,9 @@ def make(
     sent['down']['batch_stats'] += received * num
     for modality in MEASURED[rule]:
       chosen = np.zeros(num, np.int32)
-      # The executor augments images as in training, because the weights are
+      # The clients augment images as in training, because the weights are
       # fitted to such images: a crop of a padded image has a black border.
-      yield map(counted, executor.moments(models, chosen, own_of, modality))
+      yield map(counted, simulated.moments(models, chosen, own_of, modality))
 
   def counted(layers: Layers) -> Layers:
     sent['up']['batch_stats'] += trees.num_bytes(layers)

@@ -75,8 +75,8 @@ def states(
     return leaves
 
   # The states of components are initialised from the models of the other run.
-  started_server, _ = setup.executor.init(setup.variables | started)
-  setup.executor.start_from(clients, own)
+  started_server, _ = setup.rounds.init(setup.variables | started)
+  setup.rounds.start_from(clients, own)
   return started_server
 
 

@@ -24,7 +24,7 @@ def bound(people=CLIENTS, **options):
 
 def one_round(config, *components):
   """The uploads of a toy round, and its server."""
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, CLIENTS, (fedpav.make(), *components)
   )
   server, _, logs = toy.run(executor, variables, 1)

@@ -177,7 +177,7 @@ def test_configurations_that_cannot_run(changes, message):
 def test_styles_travel_before_the_first_round(config, clients):
   config = toy.replaced(config, {'local.sampler': 'pk'})
   chosen = compose.load(('fedpav', 'ccst'), {}, algorithms)
-  executor, variables, _ = toy.make_executor(config, clients[:3], chosen)
+  executor, variables, _ = toy.make_rounds(config, clients[:3], chosen)
   server, _, logs = toy.run(executor, variables, 2)
   bank = server.states['ccst']
   assert bank.shape == (3, 2, 4) and (bank[:, 1] > 0).all()

@@ -8,6 +8,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, fednova, fedpav
 from fedreid_jax.core.types import Batch
+from fedreid_jax.data import sampling
 from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.method.contexts import RoundEndCtx, ServerInitCtx
 from fedreid_jax.method.sums import Gather
@@ -151,11 +152,12 @@ def test_the_batch_is_the_first_of_the_round_not_augmented(
     init=lambda key, variables: none, round_end=lambda first, ctx: (first, ())
   )
   components = (FEDPAV, Component('witness', client=witness))
-  executor, variables, _ = toy.make_executor(config, clients, components)
+  executor, variables, _ = toy.make_rounds(config, clients, components)
   _, states, _ = toy.run(executor, variables, 2)
+  planner, *_ = sampling.make(config.local, clients, config.seed)
   for k, client in enumerate(clients):
     found = jax.tree.map(lambda leaf, k=k: leaf[k], states.states['witness'])
-    plan = executor._tasks.planner(1, k)
+    plan = planner(1, k)
     assert len(plan.rows) > 1 and (plan.rows != plan.rows[0]).any()
     rows = plan.rows[0]
     np.testing.assert_array_equal(found.labels, client.labels[rows])

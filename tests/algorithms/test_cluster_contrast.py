@@ -31,7 +31,7 @@ def executor_of(name, clients, components=None):
   chosen = compose.load(
     components or ('fedpav', name), {name: OPTIONS.get(name, {})}, algorithms
   )
-  executor, variables, _ = toy.make_executor(config, clients, chosen)
+  executor, variables, _ = toy.make_rounds(config, clients, chosen)
   return executor, variables
 
 
@@ -297,7 +297,7 @@ def test_a_dead_network_stays_finite(name, clients):
   config = toy.replaced(
     config, {'execution.deterministic': False, 'execution.width': 0}
   )
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, without_labels(clients), chosen
   )
   dead = {k: v * 0 for k, v in variables.items() if 'params/backbone' in k}

@@ -20,7 +20,7 @@ STATE = 'compress_transport'
 def toy_run(config, rounds=2, spoil=None, **options):
   """Rounds on toy clients; `spoil` changes the states before the last one."""
   made = (fedpav.make(), compress.make(compress.Options(**options)))
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, toy.toy_clients(), made if options else made[:1]
   )
   server, states = executor.init(variables)
@@ -122,7 +122,7 @@ def test_clients_round_with_keys_of_their_own():
 
 
 def test_without_compression_the_bytes_are_those_of_the_arrays():
-  shapes = {KERNEL: jnp.zeros((4, 3, 2)), MEAN: jnp.zeros((4, 2))}
+  shapes = {KERNEL: jnp.zeros((3, 2)), MEAN: jnp.zeros(2)}
   plain = handmade.algorithm((fedpav.make(),))
   assert round_log.sent_bytes(plain, MODEL, shapes) == 4 * 8
   half = compress.make(compress.Options(kind='topk', ratio=0.5))

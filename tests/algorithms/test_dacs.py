@@ -240,7 +240,7 @@ def test_a_client_keeps_its_model_without_classifier_and_two_arrays():
 def test_transformations_are_trained_and_stay(config, clients):
   config = toy.replaced(config, {'local.sampler': 'pk'})
   chosen = compose.load(('fedpav', 'dacs'), {}, algorithms)
-  executor, variables, _ = toy.make_executor(config, clients[:3], chosen)
+  executor, variables, _ = toy.make_rounds(config, clients[:3], chosen)
   server, states, logs = toy.run(executor, variables, 2)
   kept = states.states['dacs']
   for x in kept.transformation.values():

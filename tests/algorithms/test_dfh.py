@@ -22,7 +22,7 @@ def components(**arguments):
 @pytest.mark.slow
 def test_every_client_prepares_and_the_server_keeps_all(config, clients):
   config = toy.replaced(config, {'fraction': 0.5})
-  executor, variables, _ = toy.make_executor(config, clients, components())
+  executor, variables, _ = toy.make_rounds(config, clients, components())
   server, states = executor.init(variables)
   assert not np.asarray(server.states['dfh']).any()
   server, log = executor.prepare(server, states)
@@ -43,7 +43,7 @@ def test_statistics_are_those_of_the_clients_own_model(config, clients):
   """One client, no training: DFS of the initial model, recomputed in NumPy."""
   images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
   config = toy.replaced(config, {'local.data_pass_batch': 16})
-  executor, variables, model = toy.make_executor(
+  executor, variables, model = toy.make_rounds(
     config, clients[:1], components()
   )
   server, states = executor.init(variables)
@@ -178,12 +178,12 @@ def test_bad_arguments(arguments, message):
 def test_a_client_of_one_identity_is_refused_unless_allowed(config):
   clients = (toy.toy_client('lone', 5, identities=1),)
   with pytest.raises(errors.DataError, match='client lone'):
-    toy.make_executor(config, clients, components())
-  toy.make_executor(config, clients, components(min_identities=1))
+    toy.make_rounds(config, clients, components())
+  toy.make_rounds(config, clients, components(min_identities=1))
 
 
 def test_alpha_for_another_number_of_clients(config, clients):
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, components(alpha=(1.0, 2.0))
   )
   with pytest.raises(errors.ConfigError, match='2 values of alpha for 4'):
@@ -200,7 +200,7 @@ def test_statistics_after_training_are_not_larger_than_the_features(config):
     config, {'optim.lr': 0.2, 'local.epochs': 4, 'local.data_pass_batch': 16}
   )
   clients = (toy.toy_client('elm', 15),)
-  executor, variables, model = toy.make_executor(config, clients, components())
+  executor, variables, model = toy.make_rounds(config, clients, components())
   server, states, _ = toy.run(executor, variables, 3)
   trained = {n: x[0] for n, x in (server.shared | states.personal).items()}
   images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25

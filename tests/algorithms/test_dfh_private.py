@@ -214,7 +214,7 @@ def test_noise_needs_a_bound():
 def executor_of(config, clients, **arguments):
   arguments = {'space': 'b'} | arguments
   components = compose.load(('fedpav', 'dfh'), {'dfh': arguments}, algorithms)
-  return toy.make_executor(config, clients, components)
+  return toy.make_rounds(config, clients, components)
 
 
 @pytest.mark.slow

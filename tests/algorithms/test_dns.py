@@ -231,7 +231,7 @@ def test_it_trains_and_keeps_its_averages(config, clients, monkeypatch):
   ]
   arguments = {'fedpav': {'shared': r'(?!params/(classifier|domain_))'}}
   components = compose.load(('fedpav', 'dns'), arguments, algorithms)
-  executor, start, _ = toy.make_executor(config, clients, components)
+  executor, start, _ = toy.make_rounds(config, clients, components)
   server, states, logs = toy.run(executor, start, 1)
   assert all(
     np.isfinite(x).all() for x in jax.tree.leaves((server.shared, states))

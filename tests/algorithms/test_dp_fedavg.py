@@ -71,7 +71,7 @@ def test_without_noise_and_clip_it_is_the_mean(config):
   found = []
   options = dp_fedavg.Options(noise=0.0, clip=1e6)
   for made in (dp_fedavg.make(options), uniform.make()):
-    executor, variables, _ = toy.make_executor(config, CLIENTS, (FEDPAV, made))
+    executor, variables, _ = toy.make_rounds(config, CLIENTS, (FEDPAV, made))
     found.append(toy.run(executor, variables, 2)[0].shared)
   toy.assert_close_trees(*found, 1e-5)
 
@@ -213,7 +213,7 @@ def test_a_client_that_diverged_keeps_the_state_before_the_round(
   config = toy.replaced(
     config, {'model.norm': 'group', 'batch_stats_rule': 'keep_server'}
   )
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, CLIENTS, (FEDPAV, bound(noise=0.0, clip=9.0), poison)
   )
   server, states = executor.init(variables)

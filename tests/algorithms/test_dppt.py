@@ -66,7 +66,7 @@ def test_the_server_has_the_mean_of_clients_centres(
 
   No identity is at all three clients.
   """
-  executor, variables, model = toy.make_executor(
+  executor, variables, model = toy.make_rounds(
     still(config), clients, components(norm=norm, k=k, absent=absent)
   )
   server, _, (log,) = toy.run(executor, variables, 1)
@@ -93,7 +93,7 @@ def test_the_server_has_the_mean_of_clients_centres(
 @pytest.fixture(scope='module')
 def fedavg():
   """Shared parameters after one round and after two without DPPT."""
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     toy.toy_config(), people(), compose.load(('fedavg',), {}, algorithms)
   )
   return [toy.run(executor, variables, num)[0].shared for num in (1, 2)]
@@ -103,7 +103,7 @@ def fedavg():
 def test_only_later_rounds_pull_features_to_the_centres(
   config, clients, fedavg
 ):
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, components(loss='edu', norm=False)
   )
   server, _, logs = toy.run(executor, variables, 1)
@@ -121,7 +121,7 @@ def test_only_later_rounds_pull_features_to_the_centres(
 @pytest.mark.slow
 def test_an_identity_nobody_brings_keeps_its_centre(config, clients):
   config = toy.replaced(config, {'fraction': 0.3})
-  executor, variables, _ = toy.make_executor(config, clients, components())
+  executor, variables, _ = toy.make_rounds(config, clients, components())
   server, states = executor.init(variables)
   known = np.zeros(5, bool)
   for round_ in range(4):
@@ -140,7 +140,7 @@ def test_an_identity_nobody_brings_keeps_its_centre(config, clients):
 @pytest.mark.slow
 def test_centres_of_zeros(config, clients, fedavg):
   """The angle is then a constant 1: nothing but the metric differs."""
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, components(target='zeros')
   )
   server, _, logs = toy.run(executor, variables, 2)
@@ -152,7 +152,7 @@ def test_centres_of_zeros(config, clients, fedavg):
 def test_clients_of_different_label_spaces_are_refused(config, clients):
   other = clients[1]._replace(num_identities=6)
   with pytest.raises(errors.DataError, match='client birch'):
-    toy.make_executor(
+    toy.make_rounds(
       config,
       (clients[0], other),
       compose.load(('fedpav', 'dppt'), {}, algorithms),

@@ -158,7 +158,7 @@ def test_without_noise_and_clip_it_is_the_plain_gradient():
   options = dpsgd.Options(noise=0.0, clip=1e9, microbatch=4)
   near = fedprox.make(fedprox.Options(mu=0.5))
   for components in ((FEDPAV, near), (FEDPAV, near, dpsgd.make(options))):
-    executor, variables, _ = toy.make_executor(
+    executor, variables, _ = toy.make_rounds(
       private_config(), toy.toy_clients(), components
     )
     server, states, logs = toy.run(executor, variables, 2)
@@ -170,7 +170,7 @@ def test_without_noise_and_clip_it_is_the_plain_gradient():
 def test_noise_moves_the_models_of_all_clients_apart():
   found = []
   for scale in (0.0, 1.0):
-    executor, variables, _ = toy.make_executor(
+    executor, variables, _ = toy.make_rounds(
       private_config(),
       toy.toy_clients(),
       (FEDPAV, dpsgd.make(dpsgd.Options(noise=scale))),

@@ -96,7 +96,7 @@ def test_order_of_the_domains_changes_no_bit(config):
     clients = client_split.make_clients(
       order, 'by_dataset', 0, 'concat', num_clients=4, concentration=0.5
     )
-    executor, variables, _ = toy.make_executor(config, clients, FEDAVG)
+    executor, variables, _ = toy.make_rounds(config, clients, FEDAVG)
     ends.append(toy.run(executor, variables, 1)[:2])
   toy.assert_equal_trees(*ends)
 

@@ -13,6 +13,7 @@ from fedreid_jax.algorithms import compress, fedbuff, fedpav, scaffold
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import types
 from fedreid_jax.round import compose, timetable
+from fedreid_jax.round.cohorts import Cohort
 
 # (clients, staleness) of each update of the server.
 UPDATES = (
@@ -23,27 +24,16 @@ UPDATES = (
 )
 
 
-class Fixed:
-  """A timetable that is written by hand."""
-
-  def __init__(self, updates):
-    self._updates = updates
-
-  def round(self, number):
-    clients, staleness = self._updates[number]
-    return timetable.Round(
-      np.asarray(clients, np.int32),
-      np.asarray(staleness, np.int32),
-      np.zeros(0, np.int32),
-      float(number),
-      number + 1.0,
-    )
-
-
 def with_timetable(executor, updates):
-  tasks = executor._tasks
-  tasks._options = tasks._options._replace(timetable=Fixed(updates))
-  return executor
+  """Gives rounds a timetable that is written by hand."""
+
+  def draw(number):
+    clients, staleness = (np.asarray(x, np.int32) for x in updates[number])
+    none = np.zeros(0, np.int32)
+    timed = timetable.Round(clients, staleness, none, number, number + 1.0)
+    return Cohort(clients, staleness, timed)
+
+  executor.cohorts.draw = draw
 
 
 def test_weights_and_starts_by_staleness():
@@ -67,11 +57,11 @@ def test_weights_and_starts_by_staleness():
 def test_updates_are_those_of_the_paper(config, clients):
   config = toy.replaced(config, {'fraction': 0.5})
   options = fedbuff.Options(lr=0.7, exponent=1.5, max_staleness=2)
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, (fedpav.make(), fedbuff.make(options))
   )
   with_timetable(executor, UPDATES)
-  plain, _, _ = toy.make_executor(config, clients, (fedpav.make(),))
+  plain, _, _ = toy.make_rounds(config, clients, (fedpav.make(),))
   server, store = executor.init(variables)
   models = [jax.device_get(server.shared)]
   for number, (members, staleness) in enumerate(UPDATES):
@@ -115,7 +105,7 @@ def test_a_variance_stays_positive(config, clients):
   """Stale clients saw it fall from 1 as the present model has since."""
   config = toy.replaced(config, {'fraction': 0.5, 'local.steps': 20})
   options = fedbuff.Options(lr=1.5)
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, (fedpav.make(), fedbuff.make(options))
   )
   updates = ([0, 1], [0, 0]), ([2, 3], [1, 1]), ([0, 1], [0, 1])
@@ -138,7 +128,7 @@ def test_uploads_are_compressed_before_they_are_moved(config, clients):
   found = []
   for more in ((), (whole,)):
     components = fedpav.make(), *more, fedbuff.make()
-    executor, variables, _ = toy.make_executor(config, clients, components)
+    executor, variables, _ = toy.make_rounds(config, clients, components)
     with_timetable(executor, UPDATES)
     server, store = executor.init(variables)
     for number in range(len(UPDATES)):

@@ -50,7 +50,7 @@ def test_terms_without_weight_leave_fedpav(config, clients):
   ends = []
   for names in (('fedpav',), ('fedpav', 'fedprox', 'dfh')):
     made = compose.load(names, options, algorithms)
-    executor, variables, _ = toy.make_executor(config, clients[:2], made)
+    executor, variables, _ = toy.make_rounds(config, clients[:2], made)
     ends.append(toy.run(executor, variables, 2))
   toy.assert_close_trees(ends[0][0].shared, ends[1][0].shared, 1e-6)
   toy.assert_close_trees(ends[0][1].personal, ends[1][1].personal, 1e-6)

@@ -29,7 +29,7 @@ def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
     },
   )
   components = compose.load(('fedavg',), {}, algorithms)
-  executor, variables, model = toy.make_executor(config, clients, components)
+  executor, variables, model = toy.make_rounds(config, clients, components)
   server, _, logs = toy.run(executor, variables, 1)
   assert logs[0]['metrics']['loss'] > 0
 

@@ -110,7 +110,7 @@ def test_a_round_uses_no_key_twice(config, clients):
     },
   )
   with jax.debug_key_reuse(True):
-    executor, variables, _ = toy.make_executor(
+    executor, variables, _ = toy.make_rounds(
       config, clients, compose.load(('fedpav', 'dfh'), {}, algorithms)
     )
     _, _, logs = toy.run(executor, variables, 1)

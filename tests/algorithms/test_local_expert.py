@@ -36,7 +36,7 @@ def run(config, clients, rounds, **arguments):
   config = toy.replaced(
     config, {'model.neck': 'mapping', 'model.bottleneck': 6}
   )
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, components(**arguments)
   )
   return toy.run(executor, variables, rounds)
@@ -166,7 +166,7 @@ def test_heads_of_the_others_do_not_change(config, clients):
   config = toy.replaced(
     config, {'fraction': 0.5, 'model.neck': 'mapping', 'model.bottleneck': 6}
   )
-  executor, variables, _ = toy.make_executor(config, clients, components())
+  executor, variables, _ = toy.make_rounds(config, clients, components())
   server, states = executor.init(variables)
   before = states.stacked().personal
   _, log = executor.round(server, states, 0)
@@ -202,7 +202,7 @@ def test_noise_is_a_function_of_seed_and_round(config, clients):
       {'noise': {'beta': 0.1, 'double': True}},
       algorithms,
     )
-    return toy.make_executor(config, clients[:2], parts)
+    return toy.make_rounds(config, clients[:2], parts)
 
   executor, variables, _ = build()
   server, states = executor.init(variables)

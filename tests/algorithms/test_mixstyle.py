@@ -14,7 +14,7 @@ from fedreid_jax.training import build
 def personal_after_a_round(clients):
   config = toy.replaced(toy.toy_config(), {'local.sampler': 'pk'})
   chosen = compose.load(('fedpav', 'mixstyle'), {}, algorithms)
-  executor, variables, _ = toy.make_executor(config, clients, chosen)
+  executor, variables, _ = toy.make_rounds(config, clients, chosen)
   return toy.run(executor, variables, 1)[1].personal
 
 

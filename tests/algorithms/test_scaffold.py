@@ -108,7 +108,7 @@ def rounds(clients):
   config = toy.replaced(config, {'local.steps': 3})
   for names in (('fedpav',), ('fedpav', 'scaffold')):
     made = compose.load(names, {}, algorithms)
-    executor, variables, _ = toy.make_executor(config, clients[:3], made)
+    executor, variables, _ = toy.make_rounds(config, clients[:3], made)
     server, states = executor.init(variables)
     found = [jax.device_get((server, states.stacked()))]
     for round_ in range(2):
@@ -202,7 +202,7 @@ def ends_at(names, fraction=1.0, rounds=60, **arguments):
     classify=lambda own, x, num=None: x,
   )
   term = component.ClientHooks(loss=quadratic)
-  executor = engine.make_executor(
+  executor = engine.make_rounds(
     config,
     everything,
     model,

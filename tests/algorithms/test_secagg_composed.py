@@ -370,7 +370,7 @@ def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
 
 
 def test_messages_have_the_bits_of_the_integers():
-  message = {KERNEL: jnp.zeros((2, 3, 5), jnp.bool_)}
+  message = {KERNEL: jnp.zeros((3, 5), jnp.bool_)}
   made = fedpav.make(), scaffold.make()
   for beside, sent in (
     ((), 15),  # of one byte each
@@ -395,7 +395,7 @@ def test_lost_clients_keep_the_controls_they_had(config):
   options = {'secagg': {'dropout': 0.3, 'threshold': 3}}
   names = 'fedpav', 'scaffold', 'secagg'
   method = compose.load(names, options, algorithms)
-  executor, variables, _ = toy.make_executor(config, CLIENTS, method)
+  executor, variables, _ = toy.make_rounds(config, CLIENTS, method)
   server, store = executor.init(variables)
   seen, before = set(), store.stacked().states['scaffold']
   for round_ in range(12):
@@ -419,7 +419,7 @@ def test_runs_are_near_those_without(config):
   for beside, devices in ((), 1), (('secagg',), 1), (('secagg',), 2):
     names = 'fedavg', 'fednova', 'scaffold', 'dppt', *beside
     method = compose.load(names, {}, algorithms)
-    executor, variables, _ = toy.make_executor(config, people, method, devices)
+    executor, variables, _ = toy.make_rounds(config, people, method, devices)
     server, _, _ = toy.run(executor, variables, 2 if beside else 1)
     first, _, _ = toy.run(executor, variables, 1)
     kept = {n: x for n, x in first.states.items() if n != 'secagg'}
@@ -495,7 +495,7 @@ def test_noise_on_integers_is_drawn_once_on_any_number_of_devices(config):
   method = compose.load(('fedpav', 'dp_fedavg', 'secagg'), options, algorithms)
   shared = []
   for devices in (1, 2):
-    executor, variables, _ = toy.make_executor(config, CLIENTS, method, devices)
+    executor, variables, _ = toy.make_rounds(config, CLIENTS, method, devices)
     server, _, _ = toy.run(executor, variables, 2)
     shared.append(server.shared)
   toy.assert_equal_trees(*shared)

@@ -119,7 +119,7 @@ def test_a_network_that_does_not_fit_is_refused(num, arguments, message):
 def run(config, clients, chosen):
   """One round; returns (variables before it, server, states, metrics)."""
   config = toy.replaced(config, {'local.sampler': 'pk'})
-  executor, variables, _ = toy.make_executor(config, clients[:2], chosen)
+  executor, variables, _ = toy.make_rounds(config, clients[:2], chosen)
   server, states, logs = toy.run(executor, variables, 1)
   for tree in (server, states):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))

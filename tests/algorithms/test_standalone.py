@@ -15,7 +15,7 @@ def runs(clients):
   config, ends = toy.toy_config(), []
   for those in (clients[1:3], clients[2:3]):
     made = compose.load(('standalone',), {}, algorithms)
-    executor, variables, _ = toy.make_executor(config, those, made)
+    executor, variables, _ = toy.make_rounds(config, those, made)
     _, start = executor.init(variables)
     ends.append((start.stacked(), *toy.run(executor, variables, 2)))
   return ends

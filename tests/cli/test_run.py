@@ -138,10 +138,10 @@ import time
 from concurrent import futures
 from fedreid_jax import errors
 from fedreid_jax.cli import run
-from fedreid_jax.round import simulation
+from fedreid_jax.round import ahead
 
 def body():
-  thread = futures.ThreadPoolExecutor(1, simulation.COMPILER)
+  thread = futures.ThreadPoolExecutor(1, ahead.COMPILER)
   thread.submit(time.sleep, 600)
   thread.shutdown(wait=False)
   print('before')

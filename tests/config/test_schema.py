@@ -196,7 +196,7 @@ def test_fields_are_checked_in_python_too():
 def test_fields_of_reporting_do_not_belong_to_a_run():
   assert schema.reporting() == {
     *('track', 'track_images'),
-    *('client_metrics', 'execution.store'),
+    *('client_metrics', 'execution.store', 'execution.debug'),
   }
   plain, tracked = (recipes.recipe('dfh', 'smoke') for _ in range(2))
   tracked.track, tracked.track_images = ('csv', 'mlflow'), 0

@@ -125,15 +125,15 @@ def test_moments_of_clients_are_those_of_their_images(config, clients):
     config, {'local.data_pass_batch': 16, 'augment.pad': 0, 'augment.flip': 0.0}
   )
   fedpav = compose.load(('fedpav',), {}, algorithms)
-  executor, variables, model = toy.make_executor(config, clients, fedpav)
+  executor, variables, model = toy.make_rounds(config, clients, fedpav)
   found = stacked(
-    executor.moments(
+    executor.simulated.moments(
       {n: np.asarray(x)[None] for n, x in variables.items()}, np.zeros(4, int)
     )
   )
   own = {n: np.stack([x, x + 0.1, x, x]) for n, x in variables.items()}
   at_own = {}, np.zeros(4, int), lambda k: trees.rows(own, k)
-  each = stacked(executor.moments(*at_own))
+  each = stacked(executor.simulated.moments(*at_own))
   measure = jax.jit(model.measure)
   for k, client in enumerate(clients):
     images = (client.images().astype(np.float32) / 255 - 0.5) / 0.25
@@ -151,9 +151,9 @@ def test_moments_of_clients_are_those_of_their_images(config, clients):
           moments,
         )
   config = toy.replaced(config, {'local.data_pass_batch': 4, 'augment.pad': 2})
-  whole, *_ = toy.make_executor(config, clients, fedpav)
+  whole, *_ = toy.make_rounds(config, clients, fedpav)
   each = stacked(whole.moments(*at_own))
   assert (each['neck/bn'].mean != found['neck/bn'].mean).any()
   config = toy.replaced(config, {'execution.image_budget_mb': 700 / 2**20})
-  cut, *_ = toy.make_executor(config, clients, fedpav)
+  cut, *_ = toy.make_rounds(config, clients, fedpav)
   toy.assert_equal_trees(each, stacked(cut.moments(*at_own)))

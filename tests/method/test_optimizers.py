@@ -147,7 +147,7 @@ def unmoved(clients, components, **changes):
   )
   config = toy.replaced(config, changes | {'components': components})
   made = validation.load_components(config)
-  executor, variables, _ = toy.make_executor(config, clients[:1], made)
+  executor, variables, _ = toy.make_rounds(config, clients[:1], made)
   start = jax.device_get(executor.init(variables)[0])
   server, _, _ = toy.run(executor, variables, 1)
   return {

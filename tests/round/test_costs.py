@@ -8,7 +8,7 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.method.component import Component
 from fedreid_jax.models import flops
-from fedreid_jax.round import compose
+from fedreid_jax.round import ahead, compose
 
 PARTS = 'start', 'training', 'moments', 'data pass', 'uploads'
 
@@ -26,12 +26,12 @@ def test_a_round_costs_what_was_forecast(config, clients, budget):
       'execution.image_budget_mb': budget / 1e6,
     },
   )
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, compose.load(config.components, {}, algorithms)
   )
   server, states = executor.init(variables)
   server, _ = executor.prepare(server, states)
-  found = executor.forecast(server, states)
+  found = ahead.forecast(executor, server, states)
   _, log = executor.round(server, states, 0)
   assert found.sent == {'up': log['up'], 'down': log['down']}
   assert found.sent['up'].keys() == {'model', 'dfh'}
@@ -71,8 +71,8 @@ def test_xla_counts_one_step_whatever_their_number(config, clients):
   counted, expected = [], 0.0
   for steps, batch in ((2, 4), (5, 4), (2, 8)):
     config = toy.replaced(config, {'local.steps': steps, 'local.batch': batch})
-    executor, variables, model = toy.make_executor(config, clients, components)
-    found = executor.forecast(*executor.init(variables))
+    executor, variables, model = toy.make_rounds(config, clients, components)
+    found = ahead.forecast(executor, *executor.init(variables))
     counted.append(found.flops)
     expected = 6 * flops.count(model, toy.IMAGE_SHAPE).multiply_adds * batch
   assert counted[0] == counted[1]
@@ -91,13 +91,14 @@ def test_an_empty_first_round_has_a_forecast(config, clients):
       'execution.image_budget_mb': 700 / 2**20,
     },
   )
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, compose.load(('fedpav', 'dfh'), {}, algorithms)
   )
   server, store = executor.init(variables)
-  assert executor._tasks.sample(0).size == 0 and not executor.resident
-  assert executor.senders(server, store) == ['dfh']
-  assert executor.forecast(server, store).images > 0
+  assert not executor.cohorts.draw(0).clients.size
+  assert not executor.simulated.resident
+  assert executor.senders(server) == ['dfh']
+  assert ahead.forecast(executor, server, store).images > 0
 
 
 @pytest.mark.parametrize('gathers', [True, False])
@@ -108,9 +109,9 @@ def test_senders_have_messages_also_if_these_are_summed(
   config = toy.replaced(config, {'components': ('fedpav', 'scaffold', 'cdw')})
   made = compose.load(config.components, {}, algorithms)
   reader = Component('reader', properties=('needs_uploads',))
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, (*made, reader) if gathers else made
   )
   assert bool(executor.uploads.gathered) == gathers
   server, store = executor.init(variables)
-  assert {*executor.senders(server, store)} == {'scaffold', 'cdw'}
+  assert {*executor.senders(server)} == {'scaffold', 'cdw'}

@@ -17,7 +17,7 @@ from fedreid_jax.method.component import (
   Component,
   ServerHooks,
 )
-from fedreid_jax.round import compose
+from fedreid_jax.round import ahead, compose
 
 # Method, hyper-parameters, mode. Every rule is in the test of sums below; the
 # fast tests train one method, which has sums of every kind.
@@ -46,11 +46,10 @@ def components(names, given=()):
 
 def result(clients, made, devices=1, rounds=1, **fields):
   """Server, states and logs of a method on a toy federation."""
-  config = toy.replaced(
-    toy.toy_config(), {'optim.lr': 0.005, 'model.features': (4,)}
-  )
+  config = toy.toy_config()
+  config = toy.replaced(config, {'optim.lr': 0.005, 'model.features': (4,)})
   config = toy.replaced(config, fields)
-  executor, variables, _ = toy.make_executor(config, clients, made, devices)
+  executor, variables, _ = toy.make_rounds(config, clients, made, devices)
   return toy.run(executor, variables, rounds)
 
 
@@ -263,11 +262,13 @@ def test_the_memory_of_a_round_does_not_grow_with_its_clients(deterministic):
   )
   found = []
   for num in (8, 64):
-    executor, variables, _ = toy.make_executor(
+    executor, variables, _ = toy.make_rounds(
       config, clients[:num], components(('fedavg', 'uniform'))
     )
     server, states = executor.init(variables)
-    program = executor.programs(server, states)['training'].lower().compile()
+    program = (
+      ahead.programs(executor, server, states)['training'].lower().compile()
+    )
     memory = program.memory_analysis()
     found.append(memory.temp_size_in_bytes)
   model = sum(x.size * x.dtype.itemsize for x in variables.values())

@@ -7,7 +7,7 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import trees
-from fedreid_jax.round import compose, placement
+from fedreid_jax.round import ahead, compose, placement
 from fedreid_jax.round.server import gathering
 from fedreid_jax.training.reports import topology
 
@@ -62,9 +62,9 @@ def test_a_median_is_combined_in_parts(clients, config, beside):
   config = toy.replaced(config, {'model.features': (4,)})
   made = compose.load(('fedpav', 'robust', *beside), {}, algorithms)
   wanted = not beside
-  executor, variables, _ = toy.make_executor(config, clients, made, 4)
+  executor, variables, _ = toy.make_rounds(config, clients, made, 4)
   server, states = executor.init(variables)
-  programs, _ = executor.compiled(server, states)
+  programs, _ = ahead.compiled(executor, server, states)
   found = topology.collectives(programs.compiled['aggregation'].as_text())
   assert ('all-to-all' in found) == wanted
   # Leaves with fewer values than devices are gathered.

@@ -15,7 +15,7 @@ ROUND = ('begin', 'train', 'measure', 'data_pass', 'end', 'aggregate')
 
 def programs(config, clients, names):
   """Returns the text of the programs of a round by name."""
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, compose.load(names, {}, algorithms)
   )
   texts = {}
@@ -27,11 +27,16 @@ def programs(config, clients, names):
 
     return call
 
-  run = executor._run
-  executor._run = run._replace(
-    **{n: kept(n, getattr(run, n)) for n in BEFORE + ROUND}
-  )
-  executor._local = dataclasses.replace(executor._local, run=executor._run)
+  def watched(functions):
+    names = {*functions._fields} & {*BEFORE, *ROUND}
+    return functions._replace(
+      **{n: kept(n, getattr(functions, n)) for n in names}
+    )
+
+  local = executor.simulated.local
+  run = watched(local.run)
+  executor.simulated.local = dataclasses.replace(local, run=run)
+  executor.on_server = watched(executor.on_server)
   server, _, _ = toy.run(executor, variables, 1)
   return texts, server.shared
 

@@ -36,7 +36,7 @@ def test_the_rate_may_move_within_a_round(clients):
     },
   )
   components = compose.load(('fedpav',), {}, algorithms)
-  executor, variables, _ = toy.make_executor(config, (client,), components)
+  executor, variables, _ = toy.make_rounds(config, (client,), components)
   server, _, _ = toy.run(executor, variables, 2)
   _, (steps, _), _ = sampling.make(config.local, (client,), config.seed)
   rates = [b / steps for b in range(steps)]
@@ -68,7 +68,7 @@ def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
     },
   )
   components = compose.load(('fedpav',), {}, algorithms)
-  executor, variables, model = toy.make_executor(config, (client,), components)
+  executor, variables, model = toy.make_rounds(config, (client,), components)
   server, states, _ = toy.run(executor, variables, 2)
 
   seed, uid = prng.data(config.seed), prng.client_uid(client.name)

@@ -4,12 +4,13 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
+from fedreid_jax.data import sampling
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
   ServerHooks,
 )
-from fedreid_jax.round import compose
+from fedreid_jax.round import ahead, compose
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def components(names, **arguments):
 
 
 def result(config, clients, names, devices=1, rounds=2, **arguments):
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, components(names, **arguments), devices
   )
   return toy.run(executor, variables, rounds)
@@ -46,7 +47,7 @@ def test_components_read_complete_uploads_and_models(config, clients):
   )
   made, found = (*components(('fedpav',)), reader), []
   for devices in (1, 2):
-    executor, variables, _ = toy.make_executor(config, clients, made, devices)
+    executor, variables, _ = toy.make_rounds(config, clients, made, devices)
     found.append(toy.run(executor, variables, 2))
   toy.assert_equal_trees(found[0][0], found[1][0])
 
@@ -68,7 +69,7 @@ def test_placements_agree(config, clients):
 def test_one_trace_with_changing_cohorts_and_ragged_clients(config, clients):
   config = toy.replaced(config, {'fraction': 0.5})
   traces = []
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, components(('fedpav', 'dfh')), traces=traces
   )
   server, states = executor.init(variables)
@@ -90,12 +91,12 @@ def test_a_round_compiles_nothing_that_was_compiled_ahead(
 ):
   """The programs for shapes are those for the arrays that a round has."""
   config = toy.replaced(config, {'execution.image_budget_mb': budget_mb})
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, components(('fedpav', 'dfh')), 2
   )
   server, states = executor.init(variables)
-  wait = executor.compile_ahead(server, states)
-  executor.read_images()
+  wait = ahead.start(executor, server, states)
+  executor.simulated.read_images()
   server, _ = executor.prepare(server, states)  # gives away the first state
   wait()
   found = []
@@ -115,7 +116,7 @@ def test_a_round_compiles_nothing_that_was_compiled_ahead(
 @pytest.mark.slow
 def test_clients_out_of_the_cohort_keep_their_state(config, clients):
   config = toy.replaced(config, {'fraction': 0.5})
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, components(('fedpav',))
   )
   server, states = executor.init(variables)
@@ -149,7 +150,7 @@ def test_a_client_that_is_not_finite_is_left_out(config, clients):
 
   (fedpav,) = components(('fedpav',))
   poison = Component('poison', client=ClientHooks(loss=poisoned))
-  executor, variables, _ = toy.make_executor(config, clients, (fedpav, poison))
+  executor, variables, _ = toy.make_rounds(config, clients, (fedpav, poison))
   server, states, logs = toy.run(executor, variables, 3)
   arrived = [log['valid'].tolist() for log in logs]
   assert arrived == [[True] * 4, [True, False, True, True], [True] * 4]
@@ -170,7 +171,7 @@ def test_a_client_whose_classifier_alone_breaks_is_left_out(config, clients):
 
   poison = Component('poison', client=ClientHooks(loss=poisoned))
   config = toy.replaced(config, {'local.steps': 1})
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients, (*components(('fedpav',)), poison)
   )
   _, states, logs = toy.run(executor, variables, 2)
@@ -182,7 +183,7 @@ def test_a_client_whose_classifier_alone_breaks_is_left_out(config, clients):
 @pytest.mark.slow
 def test_leaves_that_travel_and_that_stay_are_all_there_are(config, clients):
   config = toy.replaced(config, {'optim.reset_each_round': False})
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients[:1], components(('fedpav',))
   )
   server, states, _ = toy.run(executor, variables, 2)
@@ -205,7 +206,7 @@ def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):
       'local.steps': 1,
     },
   )
-  executor, variables, _ = toy.make_executor(
+  executor, variables, _ = toy.make_rounds(
     config, clients[:1], components(('fedpav',))
   )
   server, states = executor.init(variables)
@@ -227,21 +228,25 @@ def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):
 
 
 @pytest.mark.slow
-def test_padding_of_a_batch_never_matters(config, clients):
+def test_padding_of_a_batch_never_matters(config, clients, monkeypatch):
   """What a padded row of a batch points at changes no bit."""
   config = toy.replaced(config, {'local.drop_last': False})
-  ends = []
+  ends, ordinary = [], sampling.make
   for row in (0, 4):
-    executor, variables, _ = toy.make_executor(
+
+    def padded(*given, row=row):
+      planner, *rest = ordinary(*given)
+
+      def filled(round_, k):
+        plan = planner(round_, k)
+        assert not plan.valid[-1].all() or not len(clients[k].labels) % 4
+        return plan._replace(rows=np.where(plan.valid, plan.rows, row))
+
+      return planner._replace(plan=filled), *rest
+
+    monkeypatch.setattr(sampling, 'make', padded)
+    executor, variables, _ = toy.make_rounds(
       config, clients, components(('fedpav', 'dfh'))
     )
-    planner = executor._tasks.planner
-
-    def filled(round_, k, planner=planner, row=row):
-      plan = planner(round_, k)
-      assert not plan.valid[-1].all() or not len(clients[k].labels) % 4
-      return plan._replace(rows=np.where(plan.valid, plan.rows, row))
-
-    executor._tasks.planner = filled
     ends.append(toy.run(executor, variables, 2))
   toy.assert_equal_trees(*[(e[0], e[1]) for e in ends])

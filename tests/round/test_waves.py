@@ -27,11 +27,11 @@ BUDGET = 700 / 2**20  # for the images of a part of a client
 
 
 def run(clients, names, devices=1, budget=0.0, **fields):
-  config = toy.replaced(
-    toy.toy_config(), {'model.features': (4,), 'fraction': 0.75}
-  )
-  config = toy.replaced(config, fields | {'execution.image_budget_mb': budget})
-  executor, variables, _ = toy.make_executor(
+  config = toy.toy_config()
+  config = toy.replaced(config, {'model.features': (4,), 'fraction': 0.75})
+  config = toy.replaced(config, fields)
+  config = toy.replaced(config, {'execution.image_budget_mb': budget})
+  executor, variables, _ = toy.make_rounds(
     config, clients, compose.load(names, {}, algorithms), devices
   )
   server, store = executor.init(variables)
@@ -40,8 +40,9 @@ def run(clients, names, devices=1, budget=0.0, **fields):
   for number in range(2):
     server, log = executor.round(server, store, number)
     logs.append(log)
-  drawn = executor._tasks.sample(0)
-  kind = len(executor._tasks.lanes.waves(drawn)), executor.resident
+  drawn, groups = executor.cohorts.draw(0), np.zeros(len(clients), int)
+  simulated = executor.simulated
+  kind = len(simulated.waves(drawn, groups, 0)), simulated.resident
   return jax.device_get(server), store.stacked(), logs, kind
 
 
@@ -279,19 +280,25 @@ def test_a_round_begins_with_a_segment_that_was_read(clients, monkeypatch):
   made = compose.load(('fedpav',), {}, algorithms)
   # Uploads that are gathered are of one wave.
   given = config, clients, (*made, handmade.READER)
-  readers, segment = [], segments.ImageStore.segment
+  readers, reading, segment = [], [], segments.ImageStore.segment
 
   def watched(store, *args):
     ahead = threading.current_thread() is not threading.main_thread()
     readers.append((number, ahead))
     return segment(store, *args)
 
+  class Reader(futures.ThreadPoolExecutor):
+    def submit(self, *args):
+      reading.append(super().submit(*args))
+      return reading[-1]
+
   monkeypatch.setattr(segments.ImageStore, 'segment', watched)
-  executor, variables, _ = toy.make_executor(*given)
+  monkeypatch.setattr(segments.futures, 'ThreadPoolExecutor', Reader)
+  executor, variables, _ = toy.make_rounds(*given)
   server, store = executor.init(variables)
   for number in range(3):
     server, _ = executor.round(server, store, number)
-    futures.wait([x.first for x in [executor._segments._ahead._ahead] if x])
+    futures.wait(reading)
   each = sum(found == (0, False) for found in readers)
   assert each > 1
   for number in range(3):
@@ -301,7 +308,7 @@ def test_a_round_begins_with_a_segment_that_was_read(clients, monkeypatch):
 
   # Without reading ahead the models are the same.
   config = toy.replaced(config, {'rounds': 1})
-  executor, variables, _ = toy.make_executor(*given)
+  executor, variables, _ = toy.make_rounds(*given)
   other, store = executor.init(variables)
   for number in range(3):
     other, _ = executor.round(other, store, number)

@@ -91,9 +91,7 @@ def test_evaluation_and_data_pass(config):
 def test_a_run_is_refused_before_it_compiles(config, clients):
   config = toy.replaced(config, {'local.steps': 10**12})
   with pytest.raises(errors.ResourceError, match=r'local\.steps'):
-    toy.make_executor(
-      config, clients, compose.load(('fedpav',), {}, algorithms)
-    )
+    toy.make_rounds(config, clients, compose.load(('fedpav',), {}, algorithms))
 
 
 def test_a_limit_on_the_process_counts(monkeypatch):

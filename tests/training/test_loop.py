@@ -9,7 +9,7 @@ import toy
 from jax._src import monitoring
 
 from fedreid_jax import errors
-from fedreid_jax.round import simulation
+from fedreid_jax.round.rounds import Rounds
 from fedreid_jax.training import build, loop, run_evaluation
 from fedreid_jax.training.files import client_states, run_files
 from fedreid_jax.training.processes import signals
@@ -198,9 +198,7 @@ def test_a_finished_run_again_trains_nothing(
   results = json.loads((finished / 'results.json').read_text())
   lines.write_text(before + '{"round": 4, "ev')  # torn: dropped
   assert run_files.results(finished)
-  monkeypatch.setattr(
-    simulation.Executor, 'round', lambda *_: pytest.fail('trained again')
-  )
+  monkeypatch.setattr(Rounds, 'round', lambda *_: pytest.fail('trained again'))
   assert metrics_of(loop.train(small, finished)) == metrics_of(results)
   assert lines.read_text() == before
   whole = (finished / 'results.json').read_text()
@@ -241,7 +239,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(
   built_once, small, finished, tmp_path, monkeypatch
 ):
   whole = json.loads((finished / 'results.json').read_text())
-  ordinary = simulation.Executor.round
+  ordinary = Rounds.round
 
   def interrupted(self, server, states, round_):
     out = ordinary(self, server, states, round_)
@@ -251,7 +249,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(
 
   small = toy.replaced(small, {'checkpoint_every': 100})
   with monkeypatch.context() as patch, pytest.raises(SystemExit) as info:
-    patch.setattr(simulation.Executor, 'round', interrupted)
+    patch.setattr(Rounds, 'round', interrupted)
     loop.train(small, tmp_path / 'cut')
   assert info.value.code == 128 + signal.SIGTERM
   resumed = loop.run_rounds(ANEW, small, tmp_path / 'cut')
@@ -276,14 +274,14 @@ def test_changed_images_are_refused(federation, small, finished, monkeypatch):
 
 
 def test_three_bad_rounds_abort(built_once, small, tmp_path, monkeypatch):
-  ordinary = simulation.Executor.round
+  ordinary = Rounds.round
 
   def bad(self, server, states, round_):
     server, log = ordinary(self, server, states, round_)
     log['valid'] = np.array([True, round_ < 1, True, True])
     return server, log
 
-  monkeypatch.setattr(simulation.Executor, 'round', bad)
+  monkeypatch.setattr(Rounds, 'round', bad)
   with pytest.raises(errors.DivergedError, match='birch.*optim.lr') as info:
     loop.train(small, tmp_path)
   assert info.value.exit_code == 5
@@ -313,7 +311,7 @@ def test_rounds_without_a_finite_update_have_no_loss(
 
 def exploding(monkeypatch, factors, stop_after=None):
   """Multiplies the loss that rounds report."""
-  ordinary = simulation.Executor.round
+  ordinary = Rounds.round
 
   def round_(self, server, states, number):
     server, log = ordinary(self, server, states, number)
@@ -322,7 +320,7 @@ def exploding(monkeypatch, factors, stop_after=None):
       signal.raise_signal(signal.SIGTERM)
     return server, log
 
-  monkeypatch.setattr(simulation.Executor, 'round', round_)
+  monkeypatch.setattr(Rounds, 'round', round_)
 
 
 def explosions(warnings):
@@ -406,7 +404,7 @@ def test_a_restart_that_fails_keeps_the_run(
 def test_a_run_whose_folder_was_replaced_stops(
   built_once, small, tmp_path, monkeypatch
 ):
-  ordinary = simulation.Executor.round
+  ordinary = Rounds.round
   workdir = tmp_path / 'w'
 
   def replaced(self, server, states, round_):
@@ -414,7 +412,7 @@ def test_a_run_whose_folder_was_replaced_stops(
     workdir.mkdir()
     return ordinary(self, server, states, round_)
 
-  monkeypatch.setattr(simulation.Executor, 'round', replaced)
+  monkeypatch.setattr(Rounds, 'round', replaced)
   with pytest.raises(errors.LockedError, match='replaced') as info:
     loop.train(small, workdir)
   assert info.value.exit_code == 7

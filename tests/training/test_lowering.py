@@ -5,6 +5,7 @@ import re
 import pytest
 
 from fedreid_jax.config import recipes, validation
+from fedreid_jax.round import ahead
 from fedreid_jax.training import build
 
 SMALL = ','.join(
@@ -74,8 +75,8 @@ def test_a_round_has_no_method_of_the_cpu(recipe):
   spec = ':'.join(filter(None, (str(path), OWN.get(recipe))))
   config = validation.validate(recipes.recipe(spec, SMALL))
   setup = build.build(config)
-  server, states = setup.executor.init(setup.variables, setup.pretrained)
-  programs = setup.executor.programs(server, states)
+  server, states = setup.rounds.init(setup.variables, setup.pretrained)
+  programs = ahead.programs(setup.rounds, server, states)
   assert AUTODIFF not in programs['training'].lower().as_text()
   lowered = [programs['aggregation'].lower(lowering_platforms=ACCELERATORS)]
   for platform in ACCELERATORS:

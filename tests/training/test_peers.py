@@ -181,7 +181,7 @@ def test_the_third_process_is_compared_too():
 def test_code_is_every_source_file_and_version():
   code = peers.code()
   assert 'version of jax' in code
-  assert {'fedreid_jax/round/simulation.py', 'configs/dfh.py'} <= code.keys()
+  assert {'fedreid_jax/round/rounds.py', 'configs/dfh.py'} <= code.keys()
   assert len(set(code.values())) > 50  # digests, not names
 
 

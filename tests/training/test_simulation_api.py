@@ -1,5 +1,7 @@
 """The public simulation is the engine of the commands."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ def made(clients):
 
 def test_rounds_are_those_of_the_engine(made, config, clients):
   config = toy.replaced(config, {'augment.flip': 0.0})
-  executor, variables, _ = toy.make_executor(config, clients, (fedpav.make(),))
+  executor, variables, _ = toy.make_rounds(config, clients, (fedpav.make(),))
   expected, kept, _ = toy.run(executor, variables, 2)
   state = made.init(jax.random.key(config.seed))
   for _ in range(2):
@@ -47,6 +49,24 @@ def test_rounds_are_those_of_the_engine(made, config, clients):
     jax.device_get(state.server.shared), expected.shared, 1e-6
   )
   toy.assert_close_trees(state.clients.stacked().personal, kept.personal, 1e-6)
+
+
+def test_the_runner_of_the_page_runs_the_clients(made, clients):
+  page = (Path(__file__).parents[2] / 'docs/extend.md').read_text()
+  code = page.split('`mine/timed.py`')[1].split('```python\n')[1]
+  names, runners = {}, []
+  exec(code.partition('```')[0], names)
+
+  def runner(inner):
+    runners.append(names['Timed'](inner))
+    return runners[0]
+
+  timed = simulation(clients[::-1], runner=runner)
+  found, expected = (
+    one.round(one.init(jax.random.key(0)))[0] for one in (timed, made)
+  )
+  toy.assert_equal_trees(found.server.shared, expected.server.shared)
+  assert len(runners[0].seconds) == 1 and runners[0].seconds[0] > 0
 
 
 def test_a_state_of_the_clients_is_not_changed(made, clients):

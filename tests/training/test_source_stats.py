@@ -21,7 +21,7 @@ def make_built(config, clients):
     config, {'local.data_pass_batch': 16, 'augment.pad': 0, 'augment.flip': 0.0}
   )
   fedpav = compose.load(('fedpav',), {}, algorithms)
-  executor, variables, model = toy.make_executor(config, clients, fedpav)
+  executor, variables, model = toy.make_rounds(config, clients, fedpav)
   return executor, jax.device_get(variables), model
 
 
@@ -53,7 +53,7 @@ def is_of(model, variables, found, clients):
 def test_the_server_s_model_gets_moments_of_all_clients(built, clients):
   executor, variables, model = built
   sent = counted()
-  source = source_stats.make(executor, np.zeros(4, int), NAMES, sent)
+  source = source_stats.make(executor.simulated, np.zeros(4, int), NAMES, sent)
   (models,) = source({'global': variables})
   found = models['global']
   is_of(model, variables, found, clients)
@@ -66,7 +66,7 @@ def test_the_server_s_model_gets_moments_of_all_clients(built, clients):
 def test_a_cluster_gets_those_of_its_clients(built, clients):
   executor, variables, model = built
   groups = np.array([2, 0, 2, 0])
-  source = source_stats.make(executor, groups, NAMES, counted())
+  source = source_stats.make(executor.simulated, groups, NAMES, counted())
   (found,) = source({'cluster:0': variables, 'cluster:2': variables})
   is_of(model, variables, found['cluster:0'], clients[1::2])
   is_of(model, variables, found['cluster:2'], clients[::2])
@@ -75,7 +75,9 @@ def test_a_cluster_gets_those_of_its_clients(built, clients):
 def test_a_client_s_own_model_gets_those_of_its_images(built, clients):
   """Each at its own weights; a client without a model is left out."""
   executor, variables, model = built
-  source = source_stats.make(executor, np.zeros(4, int), NAMES, counted())
+  source = source_stats.make(
+    executor.simulated, np.zeros(4, int), NAMES, counted()
+  )
   other = {n: 1.5 * x for n, x in variables.items()}
   (found,) = source({'client:birch': variables, 'client:dogwood': other})
   assert list(found) == ['client:birch', 'client:dogwood']
@@ -99,7 +101,9 @@ def test_an_average_of_models_has_moments_of_its_own(config, built, clients):
   )
   other = {n: 1.5 * x for n, x in variables.items()}
   models = {'client:ash': variables, 'client:birch': other}
-  source = source_stats.make(executor, np.zeros(4, int), NAMES, counted())
+  source = source_stats.make(
+    executor.simulated, np.zeros(4, int), NAMES, counted()
+  )
   mean = features.average([variables, other])
   scores = {}
   for name, given in (('running', {}), ('source', {'source': source})):
@@ -133,7 +137,7 @@ def test_each_modality_has_moments_of_its_own(config, infrared):
   executor, variables, model = make_built(config, infrared)
   sent = counted()
   source = source_stats.make(
-    executor, np.zeros(4, int), NAMES, sent, 'modality'
+    executor.simulated, np.zeros(4, int), NAMES, sent, 'modality'
   )
   found = source({'global': variables, 'client:birch': variables})
   assert len(found) == 2
@@ -154,12 +158,12 @@ def test_each_modality_is_measured_in_segments_as_well(config, infrared):
   executor, variables, _ = make_built(config, infrared)
   config = toy.replaced(config, {'execution.image_budget_mb': 2000 / 2**20})
   cut, _, _ = make_built(config, infrared)
-  assert executor._segments.resident is not None
-  assert cut._segments.resident is None
+  assert executor.simulated.local.segments.resident is not None
+  assert cut.simulated.local.segments.resident is None
   every = [
-    source_stats.make(e, np.zeros(4, int), NAMES, counted(), 'modality')(
-      {'global': variables}
-    )
+    source_stats.make(
+      e.simulated, np.zeros(4, int), NAMES, counted(), 'modality'
+    )({'global': variables})
     for e in (executor, cut)
   ]
   for kind in (0, 1):

@@ -26,7 +26,7 @@ def final_map(config, setup, noise: float) -> float:
     else x
     for name, x in setup.variables.items()
   }
-  executor = setup.executor
+  executor = setup.rounds
   server, clients = executor.init(variables)
   server, _ = executor.prepare(server, clients)
   for round_ in range(config.rounds):

@@ -10,7 +10,7 @@ import toy
 
 import fedreid_jax as fr
 from fedreid_jax import errors
-from fedreid_jax.round import simulation
+from fedreid_jax.round.rounds import Rounds
 from fedreid_jax.training import build, loop, trackers
 from fedreid_jax.training.files import recorder
 
@@ -55,7 +55,7 @@ def events(listener, hook):
 
 def kill(monkeypatch, round_):
   """Lets the next run be killed during a round."""
-  ordinary = simulation.Executor.round
+  ordinary = Rounds.round
   monkeypatch.setattr(trackers.Tracker, 'on_end', lambda *_: None)
 
   def killed(self, server, states, number):
@@ -63,7 +63,7 @@ def kill(monkeypatch, round_):
       raise Killed
     return ordinary(self, server, states, number)
 
-  monkeypatch.setattr(simulation.Executor, 'round', killed)
+  monkeypatch.setattr(Rounds, 'round', killed)
 
 
 def table(workdir):

@@ -42,7 +42,7 @@ def make_setup(config, clients, monkeypatch, setups):
 
 def begun(setup, server, folder, own=None, say=print):
   """Returns the states of the server and of all clients after a warm start."""
-  _, store = setup.executor.init(setup.variables)
+  _, store = setup.rounds.init(setup.variables)
   server = warm_start.states(
     setup, server, store, str(folder), own or data(), say
   )
@@ -295,10 +295,10 @@ def test_a_frozen_teacher_is_the_federation_with_the_own_head(
     config, {'local_expert.frozen': True, 'optim.reset_each_round': False}
   )
   setup, server, _ = make_setup('standalone', 'local_expert')
-  _, store = setup.executor.init(setup.variables)
+  _, store = setup.rounds.init(setup.variables)
   server = warm_start.states(setup, server, store, str(tmp_path), data(), print)
   for round_ in range(2):
-    server, _ = setup.executor.round(server, store, round_)
+    server, _ = setup.rounds.round(server, store, round_)
   began = store.stacked()
   teacher, kept = began.states['local_expert']
   assert kept.all()

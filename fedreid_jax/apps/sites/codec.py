@@ -6,21 +6,17 @@ nothing. A receiver compares names, shapes and types of the arrays with those of
 the tree that it expects, which it finds by tracing the method.
 """
 
-import functools
 import json
 import math
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import safetensors
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
-from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.types import Tree
-from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.training.files import client_files
 
 PROTOCOL = 1  # version of the messages; a receiver refuses any other
@@ -135,85 +131,3 @@ def fit(arrays: dict[str, np.ndarray], like: Tree, where: str) -> Any:
 
 def _form(leaf: Any) -> str:
   return f'{np.dtype(leaf.dtype)}{list(leaf.shape)}'
-
-
-def broadcast_shapes(
-  algorithm: Algorithm,
-  variables: types.Flat,
-  num_sites: int,
-  image_shape: tuple[int, ...],
-) -> dict[str, Tree]:
-  """Traces `shared` (one group's parameters) and `messages` for a site."""
-  sizes = jax.ShapeDtypeStruct((num_sites,), jnp.float32)
-  # Real sites have no public images.
-  public = jax.ShapeDtypeStruct((0, *image_shape), jnp.uint8)
-  server = jax.eval_shape(
-    algorithm.init_server, variables, sizes, public, prng.data(0)
-  )
-  return {
-    'shared': jax.eval_shape(lambda x: trees.rows(x, 0), server.shared),
-    'messages': jax.eval_shape(algorithm.messages, server),
-  }
-
-
-def reply_shapes(
-  algorithm: Algorithm,
-  received: dict[str, Tree],
-  image_shape: tuple[int, ...],
-  plan_shape: tuple[int, int],
-  pass_batch: int,
-) -> tuple[types.Upload, types.Upload, dict[str, Any]]:
-  """The shapes of the arrays that a site sends.
-
-  These are (upload before round 0, upload of a round, sums of metrics of its
-  steps). `received` is a result of `broadcast_shapes`, `image_shape` is
-  `(H, W, ch)`, `plan_shape` is `(S, B)` of the longest round, and `pass_batch`
-  the number of images of one step of a pass over all images.
-  """
-  task = _task(plan_shape, pass_batch)
-  state = jax.eval_shape(algorithm.init_client, task.uid, {}, task.seed)
-  columns = (_int(1),) * 3
-  # One row of each column: no shape of an upload depends on the number of
-  # images.
-  images = jax.ShapeDtypeStruct((1, *image_shape), jnp.uint8)
-  table = types.Table(images, *columns)
-  program = algorithm.program
-
-  def whole(trains: bool, sent: Any, own: Any, work: Any, rows: Any) -> Any:
-    down = types.Broadcast(
-      sent['shared'], sent['messages'], jnp.int32(0), jnp.int32(0)
-    )
-    carry, sums = program.begin(down, own, work), {}
-    if trains:
-      carry, sums = program.train(down, rows, carry, work)
-    return program.end(down, own, carry, work, trains)[0], sums
-
-  def shaped(trains: bool) -> Any:
-    traced = functools.partial(whole, trains)
-    return jax.eval_shape(traced, received, state, task, table)
-
-  return shaped(False)[0], *shaped(True)
-
-
-def _int(*shape: int) -> Any:
-  return jax.ShapeDtypeStruct(shape, jnp.int32)
-
-
-def _task(plan: tuple[int, int], pass_batch: int) -> types.ClientTask:
-  seed = prng.data(0)
-  return types.ClientTask(
-    index=_int(),
-    uid=jax.ShapeDtypeStruct((), np.uint32),
-    seed=jax.ShapeDtypeStruct(seed.shape, seed.dtype),
-    group=_int(),
-    drawn=_int(),
-    staleness=_int(),
-    num_examples=jax.ShapeDtypeStruct((), np.float32),
-    num_identities=_int(),
-    num_steps=_int(),
-    first_step=_int(),
-    rows=_int(*plan),
-    valid=jax.ShapeDtypeStruct(plan, np.bool_),
-    pass_rows=_int(1, pass_batch),
-    pass_valid=jax.ShapeDtypeStruct((1, pass_batch), np.bool_),
-  )

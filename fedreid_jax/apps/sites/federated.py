@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from fedreid_jax import errors
-from fedreid_jax.apps.sites import coordinator, refused, terms
+from fedreid_jax.apps.sites import refused, remote, terms
 from fedreid_jax.apps.sites.terms import Channel, Facts, Members
 from fedreid_jax.config import load as config_files
 from fedreid_jax.config import validation
 from fedreid_jax.config.configuration import Config
-from fedreid_jax.core import options
+from fedreid_jax.core import options, trees
 from fedreid_jax.data import load, sampling
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.round import cohort
+from fedreid_jax.round import cohort, compose
+from fedreid_jax.round.cohorts import Cohorts
+from fedreid_jax.round.rounds import Rounds
 from fedreid_jax.training import build, engine, loop, source_stats
 from fedreid_jax.training.files import atomic, recorder
 from fedreid_jax.version import __version__
@@ -172,7 +174,7 @@ def assemble(
 ) -> build.Setup:
   """Builds the parts of a run with sites, sorted by name, and test images."""
   given = terms.make(config, sites)
-  setting = coordinator.Setting(
+  setting = remote.Setting(
     members,
     sites,
     given,
@@ -183,17 +185,6 @@ def assemble(
     horizon=2 * config.checkpoint_every + 1,
   )
 
-  def plan(local: Any, clients: Any, seed: int) -> Any:
-    del clients, seed
-    # Only the shape of a plan is known here; batches are planned at the sites.
-    planner = cohort.Planner(_no_plan, lambda _: given[0].steps)
-    places = sampling.SAMPLERS[local.sampler](local).places
-    return planner, (given[0].steps, places * local.batch), given[0].masked
-
-  variant = engine.Variant(
-    plan=plan,
-    executor=functools.partial(coordinator.Coordinator, setting=setting),
-  )
   clients = tuple(
     site.placeholder()._replace(num_identities=one.identities)
     for site, one in zip(sites, given, strict=True)
@@ -205,7 +196,41 @@ def assemble(
   here = tests._replace(
     clients=clients, digest=digest, sources=tuple(site.name for site in sites)
   )
-  return build.assemble(config, here, variant)
+  made = build.parts(config, here)
+  _check_model(made)
+  # Only the shape of a plan is known here; batches are planned at the sites.
+  places = sampling.SAMPLERS[config.local.sampler](config.local).places
+  plans = engine.Plans(
+    cohort.Planner(_no_plan, lambda _: given[0].steps),
+    (given[0].steps, places * config.local.batch),
+    given[0].masked,
+  )
+  algorithm, _, options = made.method(config, plans, here=0)
+  cohorts = Cohorts(len(clients), options)
+  shape, mesh = here.image_shape, made.mesh
+  runner = remote.Remote(algorithm, setting, shape, options, cohorts.size, mesh)
+  _, personal = trees.split(made.variables, algorithm.shared)
+  known = algorithm._replace(
+    init_client=functools.partial(remote.initial, personal)
+  )
+  rounds = Rounds(known, clients, runner, cohorts, shape, options, mesh)
+  return build.complete(config, made, rounds)
+
+
+def _check_model(made: build.Parts) -> None:
+  """Refuses a server that has no whole model, so that it could not test it."""
+  shared, personal = trees.split(
+    made.variables, compose.shared_leaves(made.components)
+  )
+  # Tests of retrieval do not use the classifier, so it alone may be missing.
+  _, lacking = trees.split(personal, build.CLASSIFIER)
+  if lacking or not shared:
+    raise errors.ConfigError(
+      f'{next(iter(lacking), "every parameter")} stays at the sites, so the '
+      'server has no model to test',
+      'components',
+      'share all parameters but the classifier',
+    )
 
 
 def _no_plan(round_: int, client: int) -> NoReturn:

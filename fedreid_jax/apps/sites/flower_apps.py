@@ -10,7 +10,8 @@ program reads the settings that `fedreid coordinate` has written, and trains.
 
 import hashlib
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from fedreid_jax.core import plugins
 
 RECORD, DATA = 'fedreid', 'data'  # where a message of Flower has our bytes
 SOCKET = 'socket'  # in --node-config of the SuperNode
+POLL_S = 1.0  # seconds between two requests for replies
 
 
 def _load(name: str) -> ModuleType:
@@ -69,32 +71,54 @@ class GridChannel:
     }
 
   def ask(
-    self, kind: str, messages: Mapping[int, bytes], timeout: float
-  ) -> Mapping[int, bytes]:
-    """Sends messages and returns the replies that came in time, by node."""
-    from fedreid_jax.apps.sites import codec
+    self, kind: str, messages: Iterable[tuple[int, bytes]], timeout: float
+  ) -> Iterator[tuple[int, bytes]]:
+    """Sends (node, message) and yields (node, reply) as replies come.
 
-    sent = [
-      _flower.Message(
-        _content(data),
-        dst_node_id=node,
-        # Flower has fixed types; `codec` has the kind of a message in its
-        # bytes.
-        message_type='query' if kind == codec.HELLO else 'train',
-        # A message that was not delivered in time is not delivered later.
-        ttl=timeout,
+    This program holds one message or reply at a time; the SuperLink keeps the
+    others on its disk.
+    """
+    end = time.monotonic() + timeout
+    waiting = [
+      name
+      for node, data in messages
+      for name in self._grid.push_messages(
+        [_message(kind, node, data, timeout)]
       )
-      for node, data in messages.items()
+      if name  # None is a message that the SuperLink refused
     ]
-    replies: dict[int, bytes] = {}
-    for reply in self._grid.send_and_receive(sent, timeout=timeout):
-      node = reply.metadata.src_node_id
-      if reply.has_error():
-        reason = codec.printable(str(reply.error.reason))
-        print(f'node {node}: {reason}')
-      else:
-        replies[node] = _data(reply)
-    return replies
+    while waiting:
+      for name in tuple(waiting):
+        for reply in self._grid.pull_messages([name]):
+          waiting.remove(name)
+          node = reply.metadata.src_node_id
+          if reply.has_error():
+            reason = _printable(str(reply.error.reason))
+            print(f'node {node}: {reason}')
+          else:
+            yield node, _data(reply)
+      if waiting and time.monotonic() > end:
+        return
+      time.sleep(POLL_S if waiting else 0)
+
+
+def _message(kind: str, node: int, data: bytes, timeout: float) -> Any:
+  from fedreid_jax.apps.sites import codec
+
+  return _flower.Message(
+    _content(data),
+    dst_node_id=node,
+    # Flower has fixed types; `codec` has the kind of a message in its bytes.
+    message_type='query' if kind == codec.HELLO else 'train',
+    # A message that was not delivered in time is not delivered later.
+    ttl=timeout,
+  )
+
+
+def _printable(text: str) -> str:
+  from fedreid_jax.apps.sites import codec
+
+  return codec.printable(text)
 
 
 def _data(reply: Any) -> Any:

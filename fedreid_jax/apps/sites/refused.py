@@ -14,7 +14,13 @@ from fedreid_jax.training import build
 
 
 def check(config: Config) -> None:
-  """Raises ConfigError for components that are simulated only."""
+  """Raises ConfigError for components and fields of simulations only."""
+  if config.execution.debug:
+    raise errors.ConfigError(
+      'plain Python at real sites',
+      'execution.debug',
+      'set it to False, and find the error in a simulation',
+    )
   components = build.load_components(config)
   simulated = [c for c in components if 'simulated' in c.properties]
   hidden = [c for c in components if c.summation]

@@ -7,7 +7,7 @@ returns the terms of the run. A site may leave and return as another node.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from typing import Any, NamedTuple, Protocol, TypeVar, get_args
@@ -247,9 +247,12 @@ class Channel(Protocol):
     ...
 
   def ask(
-    self, kind: str, messages: Mapping[int, bytes], timeout: float
-  ) -> Mapping[int, bytes]:
-    """The replies by node; those after `timeout` seconds are lost."""
+    self, kind: str, messages: Iterable[tuple[int, bytes]], timeout: float
+  ) -> Iterable[tuple[int, bytes]]:
+    """Sends (node, message) and yields (node, reply) as replies come.
+
+    A message is made when it is sent. Replies after `timeout` seconds are lost.
+    """
     ...
 
 
@@ -321,56 +324,80 @@ class Members:
   def ask(
     self,
     kind: str,
-    messages: Mapping[str, bytes],
+    names: Sequence[str],
+    message: Callable[[str], bytes],
     timeout: float,
     read: Callable[[str, codec.Message], Reply],
     largest: int,
-  ) -> dict[str, Reply]:
-    """Sends messages to sites and returns their replies by name.
+  ) -> Iterator[tuple[str, Reply]]:
+    """Sends messages to sites and yields (name, reply) as replies come.
 
     A site that does not answer within `timeout` seconds, for each attempt, or
     whose reply is an error or cannot be read, is left out and named in a
-    printed line. `read` raises an error for a wrong message. A reply of more
-    than `largest` bytes is not unpacked.
+    printed line.
+
+    Args:
+      names: sites that are asked.
+      message: returns the message to a site when it is sent.
+      read: returns a reply, or raises an error for a wrong one.
+      largest: bytes above which a reply is not unpacked.
     """
-    answered = self._deliver(kind, messages, timeout)
+    silent, again = set(names), list[str]()
+    for name, data in self._deliver(kind, names, message, timeout):
+      if _is_stranger(data):
+        again.append(name)
+      elif name in silent:
+        silent.remove(name)
+        yield from self._reply(name, kind, data, read, largest)
     # A worker that was restarted behind a connected SuperNode keeps its node.
     # It is forgotten, so that it is checked with HELLO, and asked once more.
-    again = [name for name, data in answered.items() if _is_stranger(data)]
+    nodes = self._present() if again else {}
+    for name in again:
+      self._known.pop(nodes[name], None)
     if again:
-      nodes = self._present()
-      for name in again:
-        del answered[name], self._known[nodes[name]]
-      only = {name: messages[name] for name in again}
-      answered |= self._deliver(kind, only, timeout)
-    found: dict[str, Reply] = {}
-    for name in sorted(messages):
-      if name not in answered:
-        self._say(f'site {name} did not answer')
-        continue
-      try:
-        # Bytes are freed as soon as they are read.
-        message = _read(answered.pop(name), f'site {name}', kind, largest)
-        found[name] = read(name, message)
-      except errors.FedReIDError as error:
-        self.leave_out(name, error.line())
-    return found
+      for name, data in self._deliver(kind, again, message, timeout):
+        if name in silent:
+          silent.remove(name)
+          yield from self._reply(name, kind, data, read, largest)
+    for name in sorted(silent):
+      self._say(f'site {name} did not answer')
+
+  def _reply(
+    self,
+    name: str,
+    kind: str,
+    data: bytes,
+    read: Callable[[str, codec.Message], Reply],
+    largest: int,
+  ) -> Iterator[tuple[str, Reply]]:
+    """Yields (name, reply), or nothing if it is wrong."""
+    try:
+      found = read(name, _read(data, f'site {name}', kind, largest))
+    except errors.FedReIDError as error:
+      self.leave_out(name, error.line())
+    else:
+      yield name, found
 
   def leave_out(self, name: str, why: str) -> None:
     """Prints that a site does not take part in a round."""
     self._say(f'site {name} is left out: {why}')
 
   def _deliver(
-    self, kind: str, messages: Mapping[str, bytes], timeout: float
-  ) -> dict[str, bytes]:
+    self,
+    kind: str,
+    names: Sequence[str],
+    message: Callable[[str], bytes],
+    timeout: float,
+  ) -> Iterator[tuple[str, bytes]]:
     self._look(HELLO_S)
     nodes = self._present()
-    there = {nodes[name]: name for name in messages if name in nodes}
+    there = {nodes[name]: name for name in names if name in nodes}
     if not there:
-      return {}
-    sent = {node: messages[name] for node, name in there.items()}
-    replies = self._channel.ask(kind, sent, timeout)
-    return {there[n]: data for n, data in replies.items() if n in there}
+      return
+    sent = ((node, message(name)) for node, name in there.items())
+    for node, data in self._channel.ask(kind, sent, timeout):
+      if node in there:
+        yield there[node], data
 
   def _present(self) -> dict[str, int]:
     """The node of each connected site, by name."""
@@ -386,9 +413,9 @@ class Members:
     if not new:
       return
     limit = AGAIN_S if self._silent.issuperset(new) else HELLO_S
-    replies = self._channel.ask(
-      codec.HELLO, dict.fromkeys(new, self._hello), min(limit, timeout)
-    )
+    greeted = ((node, self._hello) for node in new)
+    limit = min(limit, timeout)
+    replies = dict(self._channel.ask(codec.HELLO, greeted, limit))
     self._silent = set(new) - set(replies)
     for node, data in replies.items():
       try:

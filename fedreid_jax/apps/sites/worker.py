@@ -8,18 +8,18 @@ update the site has sent, and the coordinator decides from which a round starts.
 
 import copy
 import dataclasses
-import functools
-import operator
 import os
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
@@ -28,55 +28,69 @@ from fedreid_jax.apps.sites.terms import Facts, Terms
 from fedreid_jax.apps.sites.told import SERVER
 from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import prng, trees, types
-from fedreid_jax.core.types import ClientData, ClientState
+from fedreid_jax.core.types import ClientState
 from fedreid_jax.data import load, sampling
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.round import placement, simulation
-from fedreid_jax.round.client_store import ClientStore
-from fedreid_jax.round.compose import Algorithm
+from fedreid_jax.round import compiled, placement, shapes
+from fedreid_jax.round.cohorts import fresh
+from fedreid_jax.round.local_rounds import LocalRounds
+from fedreid_jax.round.simulated import place
 from fedreid_jax.training import build, engine
 from fedreid_jax.training.files import atomic, client_files
 
 
-class Resident(simulation.Executor):
-  """Runs the local rounds of one client and returns its uploads."""
+class Local:
+  """The local rounds of the one client of a site.
+
+  Attributes:
+    received: shapes of what the site receives, see `shapes.received`.
+    first: state of the client before its first message, on the host.
+  """
 
   def __init__(
-    self,
-    algorithm: Algorithm,
-    clients: Sequence[types.ClientData],
-    *rest: Any,
-    terms: Terms,
+    self, made: build.Parts, method: engine.Method, terms: Terms, width: int
   ):
-    # A site receives the messages of the server's components, not their states.
-    # `local` puts them in place of the states, from where this returns them.
-    local = algorithm._replace(messages=operator.attrgetter('states'))
-    super().__init__(local, clients, *rest)
-    # The shapes of messages follow from the server of the unchanged method.
-    self._terms, self._sender = terms, algorithm
-    self.received: dict[str, Any] = {}
+    """Places the client on a device; its images are read later.
 
-  def begin(
-    self, setup: build.Setup, image_shape: tuple[int, int, int]
-  ) -> types.ClientState:
-    """Sets `received` and returns the client's state before round 0."""
-    self.received = codec.broadcast_shapes(
-      self._sender, setup.variables, self._terms.sites, image_shape
+    Args:
+      width: number of clients vmapped at a time, as in a simulation.
+    """
+    algorithm, plans, options = method
+    federation, mesh = made.federation, made.mesh
+    clients, shape = federation.clients, federation.image_shape
+    self._number, self._whole = terms.number, NamedSharding(mesh, P())
+    self._lanes, self._tasks, images, _, split = place(
+      clients, plans.planner, shape, 1, options, mesh, adds=False
+    )
+    program = algorithm.program
+    run = compiled.of_program(program, _as_received, mesh, width)
+    self._local = LocalRounds(run, images, split, program.has_data_pass)
+    seed = prng.data(options.seed)
+    self.received = shapes.received(
+      algorithm,
+      # Real sites have no public images.
+      jax.eval_shape(
+        algorithm.init_server,
+        made.variables,
+        jax.ShapeDtypeStruct((terms.sites,), jnp.float32),
+        jax.ShapeDtypeStruct((0, *shape), jnp.uint8),
+        seed,
+      ),
     )
     # Personal variables that were read from a file start from it.
-    loaded = {name: setup.variables[name] for name in setup.pretrained}
+    loaded = {name: made.variables[name] for name in made.pretrained}
     # Random keys follow from the name, so they are those of the simulation.
-    uid = np.uint32(prng.client_uid(self._clients[0].name))
-    init = jax.jit(self.algorithm.init_client)
-    return jax.device_get(init(uid, loaded, self._seed))
+    uid = np.uint32(prng.client_uid(clients[0].name))
+    init = jax.jit(algorithm.init_client)
+    self.first: ClientState = jax.device_get(init(uid, loaded, seed))
 
-  def local(
+  def run(
     self,
     received: dict[str, Any],
-    state: types.ClientState,
+    state: ClientState,
     round_: int,
     trains: bool,
-  ) -> tuple[types.Upload, types.ClientState, dict[str, Any], int]:
+  ) -> tuple[types.Upload, ClientState, dict[str, Any], int]:
     """Runs the local part of a round, or the data pass before round 0.
 
     Returns (upload, state to keep, sums of metrics, number of images), on the
@@ -84,25 +98,27 @@ class Resident(simulation.Executor):
     """
     # One group, `[1, ...]`: the server sends the parameters of the site's group
     # only.
-    server = types.ServerState(
-      shared={n: leaf[None] for n, leaf in received['shared'].items()},
-      groups=jnp.zeros(1, jnp.int32),
-      states=received['messages'],
-    )
-    shapes = jax.eval_shape(lambda: state)
-    store = ClientStore(lambda _: state, shapes, 1)
-    ((lanes, tasks),) = self._tasks.waves(
-      np.zeros(1, int), server.groups, round_
-    )
+    shared = {n: leaf[None] for n, leaf in received['shared'].items()}
+    drawn, groups = fresh(np.zeros(1, np.int32)), np.zeros(1, np.int32)
+    (lanes,) = self._lanes.waves(drawn.clients)
+    tasks = self._tasks.of(lanes, drawn, groups, round_)
     # Here the site is client 0 of one. Components use its number in the
     # federation.
-    index = np.full(len(lanes), self._terms.number, np.int32)
+    index = np.full(len(lanes), self._number, np.int32)
     tasks = dataclasses.replace(tasks, index=index)
     uploads, (rows, sums) = self._local.wave(
-      self.put_server(server), store, (lanes, tasks), round_, trains
+      placement.put((shared, received['messages']), self._whole),
+      placement.copies(state, len(lanes)),
+      (lanes, tasks),
+      round_,
+      trains,
     )
     one = trees.rows(placement.get((uploads, rows, sums)), 0)
     return *one, int(tasks.valid.sum())
+
+
+def _as_received(received: Any) -> Any:
+  return received
 
 
 def read_images(config: Config, name: str = '') -> Federation:
@@ -215,7 +231,7 @@ class Worker:
     self._greeted = False
     # Built for the first message: terms come from the coordinator, and another
     # run at the same sites has the same terms and needs no compilation.
-    self._held: tuple[Terms, build.Setup, ClientState] | None = None
+    self._held: tuple[Terms, Local] | None = None
 
   def answer(self, data: bytes) -> bytes:
     """The reply to a message; after an error it is a reply FAILED."""
@@ -274,24 +290,23 @@ class Worker:
       raise errors.IntegrityError(
         f'a run named {run!r}', SERVER, 'use the same version'
       )
-    setup, initial = self._setup(given)
-    executor = cast(Resident, setup.executor)
-    received = codec.fit(message.arrays, executor.received, SERVER)
+    local = self._local(given)
+    received = codec.fit(message.arrays, local.received, SERVER)
     kept = PrivateStates(self._folder / run)
     # The coordinator says which state counts: it may have missed the last
     # update, or repeat rounds after a restart.
-    state = initial if start == codec.INITIAL else kept.load(start, initial)
+    state = local.first
+    if start != codec.INITIAL:
+      state = kept.load(start, state)
     trains = message.kind == codec.TRAIN
-    upload, state, sums, images = executor.local(
-      received, state, round_, trains
-    )
+    upload, state, sums, images = local.run(received, state, round_, trains)
     done = round_ + 1 if trains else 0
     # An update that is not finite does not count, nor does its state.
     if bool(upload.finite):
       kept.save(done, state, oldest)
     names = 'messages', *codec.SCALARS
     sent = {name: getattr(upload, name) for name in names}
-    # Before round 0 only these are sent, see `Coordinator._shapes`.
+    # Before round 0 only these are sent, see `Remote.like`.
     if trains:
       sent |= {'shared': upload.shared, 'sums': sums}
       sent['images'] = np.int32(images)
@@ -299,39 +314,29 @@ class Worker:
       self._say(f'round {done}: {steps}')
     return codec.pack(message.kind, {'name': self.facts.name}, sent)
 
-  def _setup(self, given: Terms) -> tuple[build.Setup, ClientState]:
+  def _local(self, given: Terms) -> Local:
     if self._held is None or self._held[0] != given:
       self._held = None  # frees device memory before images are placed again
       sites = errors.counted(given.sites, 'site')
       self._say(f'one of {sites}: reading the images')
-      setup = self._build(given)
-      executor = cast(Resident, setup.executor)
-      first = executor.begin(setup, self._federation.image_shape)
-      self._held = given, setup, first
-    return self._held[1:]
+      self._held = given, self._build(given)
+    return self._held[1]
 
-  def _build(self, given: Terms) -> build.Setup:
-    (client,) = self._federation.clients
+  def _build(self, given: Terms) -> Local:
+    config, (client,) = self._settled, self._federation.clients
     # Labels and columns of the classifier as in a federation of all sites.
     own = client._replace(
       labels=client.labels + client.labels.dtype.type(given.first_label),
       num_identities=given.identities,
     )
-
-    def plan(local: Any, clients: tuple[ClientData, ...], seed: Any) -> Any:
-      planner, shape, _ = sampling.make(local, clients, seed)
-      # Steps and masking of all sites, so that the shapes and the programs are
-      # those of a simulation of the same clients.
-      return planner, (given.steps, shape[1]), given.masked
-
-    variant = engine.Variant(
-      plan=plan,
-      executor=functools.partial(Resident, terms=given),
-      cohort=given.cohort,
-      columns=given.columns,
-    )
     here = self._federation._replace(clients=(own,), targets=())
-    return build.assemble(self._settled, here, variant)
+    made = build.parts(config, here, columns=given.columns, cohort=given.cohort)
+    planner, shape, _ = sampling.make(config.local, here.clients, config.seed)
+    # Steps and masking of all sites, so that the shapes and the programs are
+    # those of a simulation of the same clients.
+    plans = engine.Plans(planner, (given.steps, shape[1]), given.masked)
+    method = made.method(config, plans, here=1)
+    return Local(made, method, given, config.execution.width)
 
 
 def _number(fields: dict[str, Any], name: str) -> int:

@@ -130,6 +130,10 @@ class Fold(NamedTuple):
   arithmetic: Any
   models: bool = True
 
+  def untrained(self) -> 'Fold':
+    """Returns the sums before round 0, when uploads have no models."""
+    return self._replace(models=False)
+
   def states(self, server: types.ServerState) -> dict[str, Tree]:
     """Returns the states that `MessageSum.term` reads, by name."""
     return {name: server.states[name] for name in self.received}

@@ -202,9 +202,9 @@ def prepare(
   Args:
     gathers: whether uploads are stacked for the components.
   """
-  # The uploads of real sites are stacked, and added here.
+  # A runner of clients may return stacked uploads, which are added here.
   if not gathers:
-    received = _folded(fold._replace(models=False), server, received)
+    received = _folded(fold.untrained(), server, received)
   added: dict[str, Tree] = {}
   if isinstance(received, Folded):
     added = fold.messages(fold.read(received.totals))
@@ -301,7 +301,7 @@ def _folded(
   received: Received,
   drawn: Array | None = None,
 ) -> Folded:
-  """Returns the sums of uploads, which are stacked if real sites sent them."""
+  """Returns the sums of uploads, which a runner may return stacked."""
   if isinstance(received, Folded):
     return received
   if drawn is None:

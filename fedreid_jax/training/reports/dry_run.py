@@ -11,6 +11,7 @@ from fedreid_jax import errors
 from fedreid_jax.config import parsing
 from fedreid_jax.config.configuration import Config
 from fedreid_jax.models import flops
+from fedreid_jax.round import ahead
 from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.training import budget, build, starts, trackers
 from fedreid_jax.training.files import checkpoint, client_states, run_files
@@ -50,7 +51,7 @@ def lines(config: Config, workdir: Path) -> Iterator[str]:
     yield f'test on {target.name}: {number}'
   for notice in report.notices(setup):
     yield f'note: {notice}'
-  server, store = setup.executor.init(setup.variables, setup.pretrained)
+  server, store = setup.rounds.init(setup.variables, setup.pretrained)
   yield ''
   yield from _program(config, setup, server, store)
   yield from _files(config, setup, server, store, workdir)
@@ -68,13 +69,14 @@ def _program(
     f'{cost.multiply_adds / 1e6:.1f} million multiply-adds an image'
   )
   yield 'compiling the programs of a round'
-  found = setup.executor.forecast(server, store)
+  found = ahead.forecast(setup.rounds, server, store)
   for way in ('up', 'down'):
     sent = found.sent[way]
     parts = ', '.join(f'{_size(n)} {name}' for name, n in sent.items())
     yield f'a round sends {_size(sum(sent.values()))} {way} ({parts})'
-  yield setup.executor.uploads.describe()
-  yield setup.executor.describe_images()
+  yield setup.rounds.uploads.describe()
+  if setup.rounds.simulated:
+    yield setup.rounds.simulated.describe_images()
   # A backward pass costs about two forward passes.
   work = 6 * cost.multiply_adds * found.images
   yield (

@@ -70,7 +70,8 @@ def describe(
         str(workdir),
         'restore the original files, or start again with --restart',
       )
-  table, executor = clients(setup.federation.clients), setup.executor
+  table, rounds = clients(setup.federation.clients), setup.rounds
+  simulated = rounds.simulated
   rows, caption = console_lines.clients(table)
   # In the order of `run_files.WRITTEN`: a run that is killed must leave no file
   # without the earlier ones.
@@ -84,14 +85,14 @@ def describe(
         recorder.write_json(path, target.splits)
     found = earlier_data.described(config, digest, before) | {
       'clients': table,
-      'uploads': executor.uploads.name,
-      'images_on_devices': executor.resident,
+      'uploads': rounds.uploads.name,
+      'images_on_devices': bool(simulated and simulated.resident),
     }
     recorder.write_sealed(described, recorder.environment() | found)
-  if executor.uploads.gathered:
-    record.say(executor.uploads.describe())
-  if not executor.resident:
-    record.say(executor.describe_images())
+  if rounds.uploads.gathered:
+    record.say(rounds.uploads.describe())
+  if simulated and not simulated.resident:
+    record.say(simulated.describe_images())
   for line in starts.lines(config):
     record.say(line)
   for notice in notices(setup):
@@ -109,7 +110,7 @@ def describe(
 
 def notices(setup: build.Setup) -> list[str]:
   """What users should read when a run begins, of the images and the method."""
-  own = compose.notices(setup.executor.algorithm.components)
+  own = compose.notices(setup.rounds.algorithm.components)
   return [*setup.federation.notices, *own]
 
 

@@ -24,7 +24,7 @@ from fedreid_jax.data.benchmark.benchmark_source import LEARN
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.federation import Federation, Images
 from fedreid_jax.models import networks
-from fedreid_jax.round import costs, placement
+from fedreid_jax.round import ahead, costs, placement
 from fedreid_jax.round.local_training import STEP
 from fedreid_jax.training import budget, build, engine
 
@@ -293,7 +293,7 @@ def compiled(
   hosts = len({device.process_index for device in found})
   number = len(found) if hosts > 1 else len(federation.clients)
   mesh = placement.make_mesh(min(len(found), number), found)
-  executor = engine.make_executor(
+  rounds = engine.make_rounds(
     config,
     federation,
     model,
@@ -302,8 +302,8 @@ def compiled(
     mesh,
   )
   variables = jax.eval_shape(model.init, jax.random.key(config.seed))
-  server, store = executor.init(variables)
-  made, cost = executor.compiled(server, store)
+  server, store = rounds.init(variables)
+  made, cost = ahead.compiled(rounds, server, store)
   return made.compiled, cost, found[0]
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from fedreid_jax import errors
 from fedreid_jax.apps.audit import detection, member, shadow
 from fedreid_jax.data import load
-from fedreid_jax.round import simulation
+from fedreid_jax.round.rounds import Rounds
 
 
 def test_compactness_by_pairs_of_images():
@@ -296,13 +296,13 @@ def test_a_stopped_audit_trains_no_model_twice(tmp_path, monkeypatch):
   config = toy.synthetic_config(8)
   run = run._replace(config=config, federation=load.load(config.data))
   monkeypatch.setattr(member, 'attack_memory', lambda *_: POSITIVE)
-  real, rounds = simulation.Executor.round, []
+  real, rounds = Rounds.round, []
 
   def counted(self, *arguments):
     rounds.append(1)
     return real(self, *arguments)
 
-  monkeypatch.setattr(simulation.Executor, 'round', counted)
+  monkeypatch.setattr(Rounds, 'round', counted)
   first = member.audit(run, tmp_path, 4, tell=lines.append)
   assert len(rounds) == 4
   again = member.audit(run, tmp_path, 4, tell=lines.append)

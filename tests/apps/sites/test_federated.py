@@ -11,8 +11,8 @@ import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import (
   codec,
-  coordinator,
   federated,
+  remote,
   terms,
   worker,
 )
@@ -47,6 +47,7 @@ def checked(*recipe):
     {'start_from': 'runs/other'},
     {'evaluation.validation': 0.2},
     {'evaluation.batch_stats': 'source'},
+    {'execution.debug': True},
   ],
 )
 def test_a_coordinator_has_no_images_of_the_sites(changes):
@@ -105,10 +106,10 @@ class Line:
     return {node: f'key {node}' for node in here}
 
   def ask(self, kind, messages, timeout):
-    replies = {n: self.workers[n].answer(x) for n, x in messages.items()}
-    if self.bend and kind != codec.HELLO:
-      replies = {n: self.bend(n, data) for n, data in replies.items()}
-    return replies
+    for node, message in messages:
+      reply = self.workers[node].answer(message)
+      bent = self.bend and kind != codec.HELLO
+      yield node, self.bend(node, reply) if bent else reply
 
 
 def clients():
@@ -144,7 +145,7 @@ def coordinate(config, line, **wanted):
   setup = federated.assemble(
     config, toy.toy_federation(()), members, found, chosen
   )
-  return setup.executor, *setup.executor.init(setup.variables)
+  return setup.rounds, *setup.rounds.init(setup.variables)
 
 
 def rounds(executor, server, states, numbers):
@@ -158,9 +159,9 @@ def rounds(executor, server, states, numbers):
 def simulated(config, num, left_out=()):
   """Returns server and logs of a simulation."""
   setup = build.assemble(config, toy.toy_federation(clients()))
-  server, states = setup.executor.init(setup.variables)
-  server, log = setup.executor.prepare(server, states)
-  return *rounds(setup.executor, server, states, range(num)), log
+  server, states = setup.rounds.init(setup.variables)
+  server, log = setup.rounds.prepare(server, states)
+  return *rounds(setup.rounds, server, states, range(num)), log
 
 
 def check_equal(components, folder, check):
@@ -206,7 +207,7 @@ def test_a_site_leaves_and_comes_back(tmp_path):
   server, (log,) = rounds(executor, server, states, [2])
   assert log['clients'].tolist() == [0, 2]
   assert log['valid'].all() and log['weights'].sum() == pytest.approx(1)
-  assert states.stacked().states[coordinator.KEPT].tolist() == [3, 2, 3]
+  assert states.stacked().states[remote.KEPT].tolist() == [3, 2, 3]
   assert 'site birch did not answer' in line.said
   without = jax.device_get(server)
 
@@ -218,12 +219,14 @@ def test_a_site_leaves_and_comes_back(tmp_path):
   )
   server, (log,) = rounds(executor, server, states, [3])
   assert log['clients'].tolist() == [0, 1, 2]
-  assert states.stacked().states[coordinator.KEPT].tolist() == [4, 4, 4]
+  assert states.stacked().states[remote.KEPT].tolist() == [4, 4, 4]
 
   # A coordinator that resumes after two rounds repeats them with the same
   # private states, and so with the same bits.
   line.away.add(11)
-  coordinator._keep(states, np.arange(3), 2)
+  rows = states.stacked()
+  back = rows.replace(states={remote.KEPT: np.full(3, 2, np.int32)})
+  states.write(range(3), back, np.ones(3, bool))
   server, _ = rounds(executor, executor.put_server(before), states, [2])
   toy.assert_equal_trees(jax.device_get(server), without)
 

@@ -34,7 +34,7 @@ class Sites:
     return {k: f'key {k}' for k in range(len(self.facts))}
 
   def ask(self, kind, messages, timeout):
-    return {node: self._answer(kind, node) for node in messages}
+    return ((node, self._answer(kind, node)) for node, _ in messages)
 
   def _answer(self, kind, node):
     one = self.facts[node]
@@ -68,9 +68,9 @@ def begin(sites, devices=1):
   setup = federated.assemble(
     config, toy.toy_federation(()), members, found, wanted
   )
-  server, states = setup.executor.init(setup.variables)
-  sites.like = setup.executor._like[codec.TRAIN]
-  return setup.executor, server, states
+  server, states = setup.rounds.init(setup.variables)
+  sites.like = setup.rounds.runner.like(server)[codec.TRAIN]
+  return setup.rounds, server, states
 
 
 def a_round(sites, devices=1):
@@ -174,6 +174,19 @@ def test_one_wrong_reply_leaves_only_its_site_out(three, wrong):
   without_birch(three)
 
 
+def test_the_order_of_replies_changes_no_bit(three, monkeypatch):
+  sites, executor, server, states = three
+  sites.bend, found = {'cedar': WRONG['a huge loss']}, []
+  ask = sites.ask
+  for turn in (1, -1):
+    monkeypatch.setattr(sites, 'ask', lambda *x, t=turn: [*ask(*x)][::t])
+    given = executor.put_server(server), states, 0
+    new, log = executor.round(*given)
+    assert log['clients'].tolist() == [0, 1]
+    found.append(jax.device_get((new.shared, log['metrics'])))
+  toy.assert_equal_trees(*found)
+
+
 @pytest.mark.parametrize('called', [True, False])
 def test_an_update_that_is_not_finite_does_not_count(three, called):
   sites, executor, server, states = three
@@ -259,9 +272,8 @@ def test_terms_that_no_run_has_are_refused_by_the_site(
 
 def test_an_error_that_is_sent_has_no_path_of_the_site(site, tmp_path):
   sent = FIELDS | {'terms': GIVEN._asdict()}
-  setup, _ = site._setup(GIVEN)
   arrays = jax.tree.map(
-    lambda leaf: np.zeros(leaf.shape, leaf.dtype), setup.executor.received
+    lambda leaf: np.zeros(leaf.shape, leaf.dtype), site._local(GIVEN).received
   )
   # The state after four rounds is not there.
   reply = site.answer(codec.pack(codec.TRAIN, sent, arrays))

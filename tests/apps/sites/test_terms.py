@@ -28,20 +28,22 @@ class Line:
 
   def ask(self, kind, messages, timeout):
     self.timeouts.append(timeout)
-    replies = {}
-    for node in messages.keys() & self.here.keys():
-      one = self.here[node]
-      if isinstance(one, errors.FedReIDError):
-        told = [one.exit_code, one.what, one.where, one.fix]
-        told = told if one.where else one.what  # a reply that is damaged
-        replies[node] = codec.pack(codec.FAILED, {'error': told})
-      elif kind != codec.HELLO and node not in self.greeted:
-        replies[node] = codec.pack(codec.STRANGER, {})
-      elif isinstance(one, Facts):
-        self.greeted |= {node}
-        fields = one._asdict() if kind == codec.HELLO else {'name': one.name}
-        replies[node] = codec.pack(kind, fields)
-    return replies
+    for node, _ in messages:
+      if node in self.here:
+        yield from self._answer(kind, node)
+
+  def _answer(self, kind, node):
+    one = self.here[node]
+    if isinstance(one, errors.FedReIDError):
+      told = [one.exit_code, one.what, one.where, one.fix]
+      told = told if one.where else one.what  # a reply that is damaged
+      yield node, codec.pack(codec.FAILED, {'error': told})
+    elif kind != codec.HELLO and node not in self.greeted:
+      yield node, codec.pack(codec.STRANGER, {})
+    elif isinstance(one, Facts):
+      self.greeted |= {node}
+      fields = one._asdict() if kind == codec.HELLO else {'name': one.name}
+      yield node, codec.pack(kind, fields)
 
 
 @pytest.fixture
@@ -60,8 +62,8 @@ def name_of(name, message):
 
 
 def ask(made):
-  messages = dict.fromkeys(('a', 'b'), b'')
-  return made.ask(codec.TRAIN, messages, 1.0, name_of, codec.FIELDS)
+  names, message = ('a', 'b'), lambda _: b''
+  return dict(made.ask(codec.TRAIN, names, message, 1.0, name_of, codec.FIELDS))
 
 
 def test_sites_are_sorted_by_name_and_asked_by_name(said):
@@ -123,8 +125,8 @@ def test_a_name_belongs_to_the_key_that_first_bore_it(said):
 
 def test_a_reply_that_is_too_long_is_not_unpacked(said, monkeypatch):
   made, _ = gathered(Line(n1=facts('a'), n2=facts('b')), said)
-  messages, read = dict.fromkeys(('a', 'b'), b''), lambda name, m: name
-  assert not made.ask(codec.TRAIN, messages, 1.0, read, largest=50)
+  given = ('a', 'b'), lambda _: b'', 1.0, lambda name, m: name
+  assert not dict(made.ask(codec.TRAIN, *given, largest=50))
   assert 'site a is left out' in said[0] and 'of at most 50' in said[0]
 
 
