@@ -59,10 +59,12 @@ def rounds(
   import jax
 
   from fedreid_jax import algorithms
+  from fedreid_jax.config import validation
   from fedreid_jax.data import arrays, augment
   from fedreid_jax.round import compose, placement
   from fedreid_jax.training import build, engine
 
+  config = validation.validate(config)
   mean, std = config.data.mean, config.data.std
   federation = arrays.federation(clients, None, mean, std)
   columns = max(client.num_identities for client in federation.clients)

@@ -29,7 +29,7 @@ from rich import console, table
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.algorithms import byzantine
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, validation
 from fedreid_jax.data import load as data_load
 from fedreid_jax.evaluation.evaluators import backdoor
 
@@ -79,7 +79,7 @@ def configure(preset: str, fields: dict[str, Any], texts: list[str]) -> Any:
   config = fr.load_config(f'fedpav:{preset}')
   parsing.change(config, texts)
   config.update_from_flattened_dict(fields)
-  return config
+  return validation.validate(config)
 
 
 def attack_fields(

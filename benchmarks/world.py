@@ -28,6 +28,7 @@ import numpy as np
 from absl import app, flags
 
 import fedreid_jax as fr
+from fedreid_jax.config import validation
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import Images, Target
 from fedreid_jax.data.synthetic import photographs, versions
@@ -110,7 +111,7 @@ def trained(recipe: str, changes: dict[str, Any]) -> Row:
 
 def rows() -> Iterator[tuple[str, Row]]:
   """Yields the rows of the table, each when it is measured."""
-  config = _config('fedpav', {})
+  config = validation.validate(_config('fedpav', {}))
   yield from floors(load.load(config.data, clients=False).targets).items()
   for source in config.data.sources if _ALONE.value else ():
     yield f'only {source}', trained('centralised', {'data.sources': (source,)})

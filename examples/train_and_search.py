@@ -22,7 +22,7 @@ def main() -> None:
     f'{len(results["evaluation"])} evaluations, model of round {model.step}'
   )
 
-  target = load.load(config.data).targets[0]  # persons of no client
+  target = load.load(model.config.data).targets[0]  # persons of no client
   images, trial = target.images, target.trials[0]
   vectors = model.embed(images.images())
   gallery = fr.Gallery(

@@ -37,20 +37,24 @@ def test_cells_have_their_rule_and_their_attack(rule, attack, components):
   config = cell(rule, attack, ('plaza', 'campus'))
   assert config.components == components
   if rule != 'mean':
-    assert (config.robust.rule, config.robust.f) == (rule, 2)
+    assert (config.options['robust'].rule, config.options['robust'].f) == (
+      rule,
+      2,
+    )
   poisons = attack in ('shuffle', 'backdoor')
   assert config.data.poison == (attack if poisons else '')
   assert config.data.poisoned == (('plaza', 'campus') if poisons else ())
   if 'byzantine' in components:
-    assert config.byzantine.clients == ('plaza', 'campus')
+    assert config.options['byzantine'].clients == ('plaza', 'campus')
   assert config.rounds == 1
   if attack == 'backdoor':
-    assert config.byzantine.kind == 'scale'
+    assert config.options['byzantine'].kind == 'scale'
 
 
 def test_an_attack_may_have_a_scale():
   config = cell('median', 'sign=10')
-  assert (config.byzantine.kind, config.byzantine.scale) == ('sign', 10.0)
+  own = config.options['byzantine']
+  assert (own.kind, own.scale) == ('sign', 10.0)
 
 
 def test_rules_that_resist_too_few_are_refused(tmp_path):

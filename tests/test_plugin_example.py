@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ import toy_run
 
 import fedreid_jax as fr
 from fedreid_jax.algorithms import snr
+from fedreid_jax.config import validation
 from fedreid_jax.data import federation
 from fedreid_jax.models import networks
 from fedreid_jax.models.forward import ForwardCtx
@@ -131,7 +133,7 @@ def test_the_source_draws_images_that_can_be_learned():
 
 
 def test_a_network_has_its_options_and_no_stages():
-  model = config().model
+  model = validation.validate(config()).model
   network = networks.build(model, 3, {'channels': 4, 'blocks': 3})
   variables = jax.eval_shape(
     lambda: network.init(
@@ -146,7 +148,7 @@ def test_a_network_has_its_options_and_no_stages():
 def test_the_bias_of_features_that_are_the_camera():
   from fedreid_plugin_example import camera_bias
 
-  chosen = config()
+  chosen = validation.validate(config())
   domain = toy.toy_images('mall', 12, 3)
   target = federation.split_target(domain, np.arange(12) < 4)
   features = np.float32(domain.cameras[:, None])
@@ -162,11 +164,11 @@ def test_the_bias_of_features_that_are_the_camera():
 
 
 def test_a_module_of_another_kind_is_refused():
-  model = config().model
-  model.name = f'{PACKAGE}.source'
+  model = validation.validate(config()).model
+  model = replace(model, name=f'{PACKAGE}.source')
   with pytest.raises(fr.errors.ConfigError, match="no function 'make'"):
     networks.build(model, 3)
-  model.name = f'{PACKAGE}.nothing'
+  model = replace(model, name=f'{PACKAGE}.nothing')
   with pytest.raises(fr.errors.ConfigError, match='no module'):
     networks.build(model, 3)
 
@@ -192,7 +194,7 @@ def test_a_training_with_all_plug_ins(tmp_path):
   assert saved['network']['channels'] == 4 and saved['source']['persons'] == 4
   # A run is read again without its recipe.
   assert fr.evaluate(tmp_path, {'source.noise': 0.3})[0]['queries'] == 12
-  assert fr.load(tmp_path).config.centre_loss.rate == 0.5
+  assert fr.load(tmp_path).config.options['centre_loss'].rate == 0.5
 
 
 @pytest.mark.slow

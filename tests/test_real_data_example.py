@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from fedreid_jax.apps.papers.tables import declare, index
-from fedreid_jax.config import recipes
+from fedreid_jax.config import recipes, validation
 from fedreid_jax.data import miniatures
 from fedreid_jax.models import networks, weights
 
@@ -44,7 +44,9 @@ def script(tmp_path):
 
 @pytest.fixture
 def weight_file(tmp_path):
-  config = recipes.recipe(f'configs/dfh.py:{",".join(NETWORK)}', 'paper')
+  config = validation.validate(
+    recipes.recipe(f'configs/dfh.py:{",".join(NETWORK)}', 'paper')
+  )
   network = networks.wrap(networks.build(config.model, 4), (32, 16, 3))
   path = tmp_path / 'own.safetensors'
   variables = network.init(jax.random.key(0))

@@ -84,8 +84,6 @@ def make(
       'evaluation.feature': feature,
     },
   )
-  for name, value in model.items():
-    config.model[name] = value
   changes = [
     component.network
     for component in compose.load(components, {}, algorithms)

@@ -244,7 +244,7 @@ def parse(default: str | None, argv: list[str]) -> list[str]:
     # The recipe may bring plug-ins, which declare fields: none is known yet.
     given = {one.name: one.value for one in _flags_in(args, FLAGS, {})}
     spec = given.get('config') or default
-    config = recipes.recipe(spec) if spec else None
+    config: Any = recipes.recipe(spec) if spec else None
     if spec:
       plugged = [f for f in schema.PLUGGED if PREFIX + f in given]
       named = [f'{field}={given[PREFIX + field]}' for field in plugged]

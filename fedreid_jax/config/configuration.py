@@ -10,7 +10,14 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fedreid_jax.core.options import SEED, Mark, Natural, Positive, Range
+from fedreid_jax.core.options import (
+  SEED,
+  Mark,
+  Natural,
+  Positive,
+  Range,
+  fields,
+)
 from fedreid_jax.core.secret import Privacy
 from fedreid_jax.data.augment import Augment
 from fedreid_jax.data.options import Data
@@ -126,11 +133,21 @@ def frozen(config: Any, declarations: Mapping[str, Any]) -> Config:
   Args:
     declarations: of every group, as `schema.groups`.
   """
+
+  def values(declaration: Any, given: Any) -> dict[str, Any]:
+    # A whole number in place of a float would have another digest.
+    return {
+      field.name: float(given[field.name])
+      if field.kind is float
+      else given[field.name]
+      for field in fields(declaration)
+    }
+
   made: dict[str, Any] = {
-    name: declaration(**config[name])
+    name: declaration(**values(declaration, config[name]))
     for name, declaration in declarations.items()
     if name
   }
-  own: dict[str, Any] = {name: config[name] for name in OWN}
+  own = values(Run, config)
   own |= {name: made.pop(name) for name in GROUPS}
   return Config(**own, options=made)

@@ -106,7 +106,7 @@ def _validated(config: ConfigDict) -> 'Config':
   return validation.validate(config)
 
 
-def change(config: Any, values: Mapping[str, Any]) -> Any:
+def change(config: ConfigDict, values: Mapping[str, Any]) -> Any:
   """Sets fields in place by full names, lists as tuples, and validates them.
 
   Raises:
@@ -124,7 +124,7 @@ def with_fields(config: 'Config', values: Mapping[str, Any]) -> 'Config':
   return _validated(made)
 
 
-def _set(config: Any, values: Mapping[str, Any]) -> None:
+def _set(config: ConfigDict, values: Mapping[str, Any]) -> None:
   # Names of plug-ins are set first, because other fields belong to plug-ins.
   for name in sorted(values, key=lambda one: one not in schema.PLUGGED):
     known, value = parsing.flatten(schema.complete(config)), values[name]

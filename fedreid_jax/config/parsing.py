@@ -10,13 +10,16 @@ import difflib
 import functools
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_origin
 
 import ml_collections
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
 from fedreid_jax.core import options, plugins
+
+if TYPE_CHECKING:  # the import of all parts of a method takes a second
+  from fedreid_jax.config.configuration import Config
 
 ConfigDict = ml_collections.ConfigDict
 Preset = Callable[[Any], None]
@@ -35,7 +38,7 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
   return flat
 
 
-def changed(config: Any) -> dict[str, Any]:
+def changed(config: 'Config | ConfigDict') -> dict[str, Any]:
   """Returns the fields that differ from their defaults, in order of names."""
   usual = _defaults()
   return {
@@ -127,7 +130,7 @@ class Argument(NamedTuple):
   apply_preset: Preset
   pairs: Sequence[str]  # FIELD=VALUE, applied last
 
-  def override(self, config: Any) -> Any:
+  def override(self, config: ConfigDict) -> Any:
     """Returns the configuration with the user's fields set.
 
     Raises:
@@ -171,7 +174,9 @@ def choices(field: str) -> tuple[str, ...]:
   return tuple(dict.fromkeys((found.default, *found.choices())))
 
 
-def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
+def change(
+  config: ConfigDict, pairs: Sequence[str], where: str = '--config'
+) -> Any:
   """Sets fields of a configuration in place, and returns it.
 
   Args:
@@ -245,12 +250,14 @@ def note_written(config: Any, name: str) -> None:
     data.colour_as = (*data.colour_as, kind)
 
 
-def declarations(config: Any) -> dict[str, options.Field]:
+def declarations(config: ConfigDict) -> dict[str, options.Field]:
   """Returns the declaration of every field that a configuration can have."""
   return schema.fields(schema.named(schema.complete(config)))
 
 
-def assign(config: Any, name: str, field: options.Field, value: Any) -> None:
+def assign(
+  config: ConfigDict, name: str, field: options.Field, value: Any
+) -> None:
   """Sets a field to a value, or raises a ConfigError if it is not allowed."""
   options.check(name, field, value)
   config.update_from_flattened_dict({name: value})

@@ -124,7 +124,8 @@ def marked(mark: Mark, named: Sequence[Named] = ()) -> list[str]:
 def identity(config: 'Config | ConfigDict') -> Any:
   """Copies a configuration without the fields of `reporting`.
 
-  Configurations with equal copies describe the same run.
+  Configurations with equal copies describe the same run. Earlier runs have no
+  options of evaluators: those with their defaults are left out.
   """
   kept = editable(config).copy_and_resolve_references()
   with kept.unlocked():
@@ -133,6 +134,13 @@ def identity(config: 'Config | ConfigDict') -> Any:
       values = kept[group] if group else kept
       if field in values:
         del values[field]
+    for name, field in fields(evaluators_of_package()).items():
+      group, _, own = name.rpartition('.')
+      if group in kept and group not in groups():
+        if kept[group].get(own) == field.default:
+          del kept[group][own]
+        if not len(kept[group]):
+          del kept[group]
   return kept
 
 
@@ -213,16 +221,15 @@ def default() -> Any:
   return config.lock()
 
 
-def complete(config: Any) -> Any:
-  """Gives a configuration the groups of `named` and no other, in place."""
+def complete(config: ConfigDict) -> Any:
+  """Adds the groups of `named` in place, and removes those of evaluators.
+
+  Evaluators of the package that are named no more have no group.
+  """
   declared = groups(named(config))
   missing = {n: x for n, x in declared.items() if n and n not in config}
-  # Of parts that are named no more.
-  left = [
-    name
-    for name, values in config.items()
-    if isinstance(values, ConfigDict) and name not in declared
-  ]
+  own = [plugins.group_of(name) for _, name in evaluators_of_package()]
+  left = [name for name in own if name in config and name not in declared]
   with config.unlocked():
     _fill(config, missing)
     for name in left:

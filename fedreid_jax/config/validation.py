@@ -27,8 +27,9 @@ def validate(config: ConfigDict | Config) -> Config:
   Raises:
     ConfigError: with the problem, the field and the remedy.
   """
-  found = parsing.flatten(config)
-  known = schema.fields(schema.named(config))
+  given = schema.complete(schema.editable(config).copy_and_resolve_references())
+  found = parsing.flatten(given)
+  known = schema.fields(schema.named(given))
   for name in sorted(found.keys() | known.keys()):
     if name not in known:
       hint = parsing.hint(name, known)
@@ -40,8 +41,8 @@ def validate(config: ConfigDict | Config) -> Config:
         'create the configuration with schema.default()',
       )
     options.check(name, known[name], found[name])
-  declared = schema.groups(schema.named(config))
-  frozen = configuration.frozen(schema.editable(config), declared)
+  declared = schema.groups(schema.named(given))
+  frozen = configuration.frozen(given, declared)
   for wrong, where, what, fix in _rules(frozen):
     if wrong:
       raise errors.ConfigError(what, where, fix)

@@ -15,7 +15,7 @@ from fedreid_jax.evaluation.evaluators import EvaluatorName
 Every = Annotated[
   Natural,
   'evaluations of a run for one of this evaluator: 2 is every second, from the '
-  'one before training, and always the last; 0 is the last alone',
+  'one before training, and always the one after all rounds; 0 is that alone',
 ]
 
 

@@ -185,21 +185,24 @@ def make_method(
   )
   compose.check(components)
   uploads = _uploads(config, components, variables, participants.cohort, mesh)
-  # The unit of exact sums is chosen so that the weights of the K largest
-  # clients fit.
-  sizes = sorted((c.num_images for c in federation.clients), reverse=True)
   algorithm = compose.compose(
     components,
     settings,
     batch_stats_rule=config.batch_stats_rule,
     exact=config.execution.deterministic,
-    sizes=sizes[: uploads.number],
+    sizes=_largest(federation.clients, uploads.number),
   )
   passes = here and algorithm.program.has_data_pass
   if passes and not placement.is_described(mesh):
     budget.check_data_pass(local.data_pass_batch, each)
   given = shape, uploads, federation, plans.planner, components, secret
   return Method(algorithm, plans, _options(config, *given))
+
+
+def _largest(clients: Sequence[ClientData], number: int) -> list[int]:
+  """The numbers of images of the largest clients, whose weights must fit."""
+  sizes = sorted((c.num_images for c in clients), reverse=True)
+  return sizes[:number]
 
 
 def _uploads(

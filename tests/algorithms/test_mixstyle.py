@@ -30,12 +30,14 @@ def test_defaults_are_those_of_the_paper_for_re_identification():
 
 @pytest.mark.slow
 def test_fields_reach_the_network():
-  config = recipes.recipe('mixstyle', 'smoke,mixstyle.stages=(2,)')
+  config = validation.validate(
+    recipes.recipe('mixstyle', 'smoke,mixstyle.stages=(2,)')
+  )
   model = build.network(config, 4, (16, 8, 3))
   images = np.random.default_rng(0).normal(size=(6, 16, 8, 3)).astype('f4')
-  config.mixstyle.probability = 0.0
+  config = toy.replaced(config, {'mixstyle.probability': 0.0})
   never = build.network(config, 4, (16, 8, 3))
-  config.mixstyle.probability = 1.0
+  config = toy.replaced(config, {'mixstyle.probability': 1.0})
   always = build.network(config, 4, (16, 8, 3))
   variables = jax.jit(model.init)(jax.random.key(0))
 

@@ -3,6 +3,7 @@ import json
 import jax
 import numpy as np
 import pytest
+import toy
 
 from fedreid_jax import errors
 from fedreid_jax.config import recipes, validation
@@ -105,10 +106,10 @@ def test_a_run_reports_accuracy_and_is_judged_by_it(tiny, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_classifier_that_stays_at_home_classifies_nothing(tiny):
-  tiny.components = ('fedpav',)
+  tiny = toy.replaced(tiny, {'components': ('fedpav',)})
   with pytest.raises(errors.ConfigError, match='is a personal parameter'):
     build.build(tiny)
-  tiny.components = ('standalone',)
+  tiny = toy.replaced(tiny, {'components': ('standalone',)})
   setup = build.build(tiny)
   without = {n: x for n, x in setup.variables.items() if 'classifier' not in n}
   names = [c.name for c in setup.federation.clients]

@@ -5,6 +5,7 @@ import json
 
 import jax
 import pytest
+import toy
 
 from fedreid_jax.config import parsing, recipes, validation
 from fedreid_jax.method import accounting
@@ -120,8 +121,8 @@ def test_end_to_end_at_twice_the_rate(recipe, tmp_path, capsys):
   config = recipes.recipe(str(CONFIGS / f'{recipe}.py'), SMALL)
   own = parsing.split(OWN.get(recipe, TINY), ',')
   config = validation.validate(parsing.change(config, own))
-  config.optim.lr *= 2
-  results = loop.train(validation.validate(config), tmp_path, verbose=True)
+  config = toy.replaced(config, {'optim.lr': 2 * config.optim.lr})
+  results = loop.train(config, tmp_path, verbose=True)
   jax.clear_caches()  # else every recipe's programs stay in memory
   check_results(config, results, capsys)
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()

@@ -195,11 +195,24 @@ def test_options_of_the_package_change_the_metric(parts):
   assert one['DIR_at_FAR_1'] != other['DIR_at_FAR_1']
 
 
-def test_a_saved_run_that_lists_an_evaluator_may_lack_its_options():
+def test_options_of_an_evaluator_with_their_defaults_name_no_other_run():
+  """Runs from before there were these options have the same digests."""
   config = parsing.change(schema.default(), ["evaluation.extra=('roc',)"])
   saved = load.to_json(config)
-  assert saved.pop('roc') == {'every': 1}
+  assert 'roc' not in saved
   assert load.from_json(saved, (), 'config.json').roc.every == 1
+  config.roc.every = 3
+  assert load.to_json(config)['roc'] == {'every': 3}
+
+
+def test_an_evaluator_may_be_listed_by_an_assignment():
+  config = recipes.recipe('fedpav:smoke')
+  config.evaluation.extra = ('open_set',)
+  typed = validation.validate(config)
+  assert typed.options['open_set'].every == 1 and 'open_set' not in config
+  none = replace(typed.evaluation, extra=())
+  without = validation.validate(replace(typed, evaluation=none))
+  assert 'open_set' not in without.options
 
 
 @pytest.mark.parametrize(

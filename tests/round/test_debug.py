@@ -149,7 +149,8 @@ def test_results_are_those_of_a_simulation(clients):
   components = compose.load(('fedpav', 'fedprox'), {}, algorithms)
   config, found = toy.toy_config(), []
   config = toy.replaced(config, {'model.features': (2,), 'local.steps': 1})
-  for config.execution.debug in (True, False):
+  for plainly in (True, False):
+    config = toy.replaced(config, {'execution.debug': plainly})
     made, variables, _ = toy.make_rounds(config, clients[:2], components)
     found.append(toy.run(made, variables, 1))
   plain, simulated = found

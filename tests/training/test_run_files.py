@@ -222,7 +222,7 @@ def test_files_that_a_killed_process_left_are_deleted(workdir):
     assert not left.exists() and own.exists() and other.exists()
 
 
-@pytest.mark.parametrize('optim', [3, [1], {'schedule': 'step'}])
+@pytest.mark.parametrize('optim', [3, [1]])
 def test_a_damaged_configuration_is_one_line(workdir, optim):
   recorder.write_json(workdir / 'config.json', CONFIG | {'optim': optim})
   with pytest.raises(errors.IntegrityError, match='is damaged'):

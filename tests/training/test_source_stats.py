@@ -92,13 +92,17 @@ def test_an_average_of_models_has_moments_of_its_own(config, built, clients):
     config, {'evaluation.ensemble': ('average',), 'evaluation.batch': 16}
   )
   transforms = augment.make(config.augment, (0.5,), (0.25,))
-  evaluate = evaluator.make(
-    config.evaluation,
-    toy.toy_federation(clients).targets,
-    model,
-    transforms,
-    placement.make_mesh(1),
-  )
+
+  def evaluate(models, **given):
+    run = evaluator.make(
+      config.evaluation,
+      toy.toy_federation(clients).targets,
+      model,
+      transforms,
+      placement.make_mesh(1),
+    )
+    return run(models, **given)
+
   other = {n: 1.5 * x for n, x in variables.items()}
   models = {'client:ash': variables, 'client:birch': other}
   source = source_stats.make(

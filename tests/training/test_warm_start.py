@@ -22,19 +22,19 @@ def setups():
 def make_setup(config, clients, monkeypatch, setups):
   """Returns (setup, its first states) of components on some toy clients."""
 
-  def one(*components, chosen=clients):
+  def one(*components, chosen=clients, **fields):
     built = federation.Federation(
       chosen, (), toy.IMAGE_SHAPE, (0.5,), (0.25,), 'toy'
     )
     monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
     own = toy.replaced(
-      config, {'components': components, 'execution.devices': 1}
+      config, {'components': components, 'execution.devices': 1, **fields}
     )
     names = [(c.name, c.num_images, c.num_identities) for c in chosen]
     key = repr(own), *names
     if key not in setups:
       setups[key] = build.build(own)
-    server, store = setups[key].executor.init(setups[key].variables)
+    server, store = setups[key].rounds.init(setups[key].variables)
     return setups[key], server, store.stacked()
 
   return one
@@ -291,10 +291,8 @@ def test_a_frozen_teacher_is_the_federation_with_the_own_head(
   shared, personal = left_by(
     tmp_path, *make_setup('fedpav', 'uniform', 'local_expert')
   )
-  config = toy.replaced(
-    config, {'local_expert.frozen': True, 'optim.reset_each_round': False}
-  )
-  setup, server, _ = make_setup('standalone', 'local_expert')
+  fields = {'local_expert.frozen': True, 'optim.reset_each_round': False}
+  setup, server, _ = make_setup('standalone', 'local_expert', **fields)
   _, store = setup.rounds.init(setup.variables)
   server = warm_start.states(setup, server, store, str(tmp_path), data(), print)
   for round_ in range(2):

@@ -78,7 +78,7 @@ def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
   ):
     pairs = [f'{key}={value}' for key, value in facts.items()]
     config = validation.validate(
-      parsing.change(make(), [*pairs, f'seed={seed}'])
+      parsing.change(schema.editable(make()), [*pairs, f'seed={seed}'])
     )
     if trial:
       if facts.keys() & {*FIELDS}:

@@ -78,7 +78,6 @@ class GridChannel:
     This program holds one message or reply at a time; the SuperLink keeps the
     others on its disk.
     """
-    end = time.monotonic() + timeout
     waiting = [
       name
       for node, data in messages
@@ -87,9 +86,13 @@ class GridChannel:
       )
       if name  # None is a message that the SuperLink refused
     ]
+    end = time.monotonic() + timeout
     while waiting:
       for name in tuple(waiting):
         for reply in self._grid.pull_messages([name]):
+          # The SuperLink may add messages that nobody has asked for.
+          if reply.metadata.reply_to_message_id != name or name not in waiting:
+            continue
           waiting.remove(name)
           node = reply.metadata.src_node_id
           if reply.has_error():
@@ -110,8 +113,9 @@ def _message(kind: str, node: int, data: bytes, timeout: float) -> Any:
     dst_node_id=node,
     # Flower has fixed types; `codec` has the kind of a message in its bytes.
     message_type='query' if kind == codec.HELLO else 'train',
-    # A message that was not delivered in time is not delivered later.
-    ttl=timeout,
+    # A message that was not delivered in time is not delivered later. Replies
+    # are read until then: `ask` ends before, also while it adds another one.
+    ttl=2 * timeout,
   )
 
 

@@ -6,8 +6,10 @@ A site that does not answer in time, or whose reply does not have the expected
 arrays, has not arrived, and the round goes on without it.
 
 An upload is added when its reply comes, and is not kept, if the method adds
-uploads. A reply with a loss above `FAR` is kept until all are there, because
-only then the median of the losses is known; no other one can be far above it.
+uploads and `execution.deterministic` is set; else it waits for those of the
+sites before it. A reply with a loss above `FAR` is kept until all are there,
+because only then the median of the losses is known; no other one can be far
+above it.
 """
 
 import dataclasses

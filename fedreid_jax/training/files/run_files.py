@@ -282,8 +282,8 @@ def _bound_by_schedule(resolved: Mapping[str, Any]) -> str:
     return ''
   optim = optimizers.Optim(
     schedule=saved['schedule'],
-    milestones=saved['milestones'],
-    # The configuration of a run of an earlier version lacks it.
+    # The configuration of a run of an earlier version may lack these.
+    milestones=saved.get('milestones', optimizers.Optim.milestones),
     schedule_rounds=saved.get('schedule_rounds', 0),
   )
   return optimizers.bound_to_rounds(optim)

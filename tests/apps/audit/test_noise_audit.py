@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toy
 import toy_run
 
 from fedreid_jax import errors
@@ -114,8 +115,8 @@ def test_noise_of_a_plug_in_is_recovered_where_it_follows_from_a_seed(
 ):
   """The audit draws what the component draws, by the value of its claim."""
   run = toy_run.toy_run(('fedpav', laplace.__name__))
-  config = run.config
-  config.seed, config.privacy.secret = 1000, 'seed'
+  config = toy.replaced(run.config, {'seed': 1000, 'privacy.secret': 'seed'})
+  run = run._replace(config=config)
   root = run_secret.root(config, tmp_path, restart=True)
   whole = secret.Secret(root, run_secret.digest(config, run.federation))
   seed = prng.of_round(prng.data(config.seed), whole, 0)

@@ -25,6 +25,7 @@ pytest.importorskip('uvicorn', reason="pip install '.[serve]'")
 pytest.importorskip('starlette', reason="pip install '.[serve]'")
 
 from fedreid_jax.apps.deploy import server
+from fedreid_jax.config import validation
 
 LIMIT = server.MEBIBYTE
 PERSONS, SHOTS = 4, 3
@@ -43,7 +44,7 @@ def extractor(batch):
 
 def model(metric='euclidean'):
   fields = {'evaluation.metric': metric, 'data.max_pixels': 10_000}
-  config = fr.load_config('fedpav:smoke', fields)
+  config = validation.validate(fr.load_config('fedpav:smoke', fields))
   return snapshot.Snapshot(config, {}, 3, 'global', extractor, 'abc')
 
 

@@ -11,6 +11,7 @@ from PIL import Image, ImageOps
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy import vectors
+from fedreid_jax.config import validation
 from fedreid_jax.training import snapshot
 
 
@@ -27,7 +28,9 @@ def extractor(batch):
 
 @pytest.fixture(scope='module')
 def model():
-  config = fr.load_config('fedpav:smoke', {'evaluation.metric': 'cosine'})
+  config = validation.validate(
+    fr.load_config('fedpav:smoke', {'evaluation.metric': 'cosine'})
+  )
   return snapshot.Snapshot(config, {}, 3, 'global', extractor, 'abc')
 
 

@@ -80,7 +80,7 @@ def test_the_five_steps_of_the_page(tmp_path):
   (tmp_path / 'mine/power_rule.py').write_text(textwrap.dedent(code))
   shell = [textwrap.dedent(text) for kind, text in blocks if not kind]
   assert [text.split()[2] for text in shell] == [
-    *('check-component', 'train', 'compare')
+    *('check-component', 'train', 'train', 'compare')
   ]
   program = f'{sys.executable} -m fedreid_jax.cli.program'
   for text in shell:

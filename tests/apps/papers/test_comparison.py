@@ -59,7 +59,8 @@ def test_added_components_have_fields(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(tmp_path)
   made = comparison.config('fedpav+mine.decor:decor.weight=0.25', ARG, 3)
   assert (
-    made.components == ('fedpav', 'mine.decor') and made.decor.weight == 0.25
+    made.components == ('fedpav', 'mine.decor')
+    and made.options['decor'].weight == 0.25
   )
   made = load.load_config(
     'fedsgd+mine.decor:variant=strict', {'decor.weight': 2.0}
@@ -74,7 +75,8 @@ def test_added_components_have_fields(tmp_path, monkeypatch):
     '--config.decor.weight=3',
   ]
   assert (
-    run.parse(None, command) == ['fedreid'] and run.config().decor.weight == 3
+    run.parse(None, command) == ['fedreid']
+    and run.config().options['decor'].weight == 3
   )
   with pytest.raises(errors.ConfigError, match='decor.wait.*decor.weight'):
     comparison.config('fedpav+mine.decor:decor.wait=1', ARG, 0)

@@ -66,7 +66,7 @@ def test_trials_are_averaged_and_fields_are_not():
   labels = [p.label for p in found]
   assert labels == ['dppt dppt.k=1'] * 4 + ['dppt dppt.k=4'] * 4
   facts = {
-    (p.trial, p.config.data.targets, p.config.seed, p.config.dppt.k)
+    (p.trial, p.config.data.targets, p.config.seed, p.config.options['dppt'].k)
     for p in found
   }
   assert facts == {
@@ -162,8 +162,8 @@ def test_cells_are_recipes_times_points_times_seeds():
   config = last.config
   assert (config.local.batch, config.local.epochs, config.rounds) == (64, 2, 3)
   assert (config.seed, config.optim.lr, config.fraction) == (4, 0.5, 0.5)
-  assert config.dfh.alpha == (2.0, 1.0)
-  assert found[0].config.dfh.alpha == (1.0,)
+  assert config.options['dfh'].alpha == (2.0, 1.0)
+  assert found[0].config.options['dfh'].alpha == (1.0,)
 
 
 @pytest.mark.parametrize(

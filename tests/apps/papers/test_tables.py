@@ -208,7 +208,8 @@ def test_a_row_may_start_from_another_one():
       own, start = (declare.runs(r, table, preset)[0] for r in (row, first))
       assert own.start_from == row.starts_from and not start.start_from
       assert own.components == ('standalone', 'local_expert')
-      assert own.local_expert.frozen and not start.local_expert.frozen
+      frozen = [c.options['local_expert'].frozen for c in (own, start)]
+      assert frozen == [True, False]
       assert (own.data, own.model) == (start.data, start.model)
 
 
@@ -263,9 +264,8 @@ def test_the_law_leans_towards_the_domain_it_says():
     towards = row.label.partition(' ')[2]
     for preset, place in (('paper', 0), ('synthetic', 1)):
       config = declare.runs(row, table, preset)[0]
-      leaning = dict(
-        zip(sorted(config.data.sources), config.dfh.alpha, strict=True)
-      )
+      alpha = config.options['dfh'].alpha
+      leaning = dict(zip(sorted(config.data.sources), alpha, strict=True))
       for name, domains in dfh.DATA.items():
         if domains[place] in leaning:
           assert leaning[domains[place]] == (2.0 if name == towards else 1.0)

@@ -16,6 +16,7 @@ from fedreid_jax.apps.sites import (
   worker,
 )
 from fedreid_jax.apps.sites.terms import Facts, Members
+from fedreid_jax.config import validation
 
 NAMES = 'ash', 'birch', 'cedar', 'dogwood', 'elm'
 
@@ -312,7 +313,7 @@ def test_another_file_of_weights_is_told_without_its_path():
 def test_a_site_itself_refuses_a_guarantee_that_it_would_not_have(
   recipe, tmp_path
 ):
-  config = fr.load_config(f'{recipe}:smoke')
+  config = validation.validate(fr.load_config(f'{recipe}:smoke'))
   federation = toy.toy_federation((toy.toy_client('ash', 9),))
   for check in (
     lambda: refused.check(config),

@@ -69,8 +69,8 @@ def test_the_place_of_images_may_differ_and_the_method_may_not(config, site):
 
 def test_the_type_of_computation_is_that_of_the_server(config, site):
   def greet(dtype):
-    server = toy.replaced(config, {'model.dtype': dtype})
-    return ask(site, codec.HELLO, agreed=terms.agreed(server))
+    agreed = terms.agreed(config) | {'model.dtype': dtype}
+    return ask(site, codec.HELLO, agreed=agreed)
 
   assert config.model.dtype == 'auto'
   assert [greet(one).kind for one in ('bfloat16', 'float32')] == ['hello'] * 2
