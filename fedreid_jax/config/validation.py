@@ -28,8 +28,8 @@ def validate(config: ConfigDict | Config) -> Config:
     ConfigError: with the problem, the field and the remedy.
   """
   given = schema.complete(schema.editable(config).copy_and_resolve_references())
-  found = parsing.flatten(given)
-  known = schema.fields(schema.named(given))
+  found, parts = parsing.flatten(given), schema.named(given)
+  known = schema.fields(parts)
   for name in sorted(found.keys() | known.keys()):
     if name not in known:
       hint = parsing.hint(name, known)
@@ -41,8 +41,7 @@ def validate(config: ConfigDict | Config) -> Config:
         'create the configuration with schema.default()',
       )
     options.check(name, known[name], found[name])
-  declared = schema.groups(schema.named(given))
-  frozen = configuration.frozen(given, declared)
+  frozen = configuration.frozen(given, schema.groups(parts))
   for wrong, where, what, fix in _rules(frozen):
     if wrong:
       raise errors.ConfigError(what, where, fix)

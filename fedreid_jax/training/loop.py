@@ -264,9 +264,10 @@ class Run:
     # must compile in one order.
     self.ahead: Callable[[], object] | None = None
     self.waited = False
-    simulated = self.setup.rounds.simulated
-    compiles = simulated and not config.execution.debug
-    if compiles and not ended and jax.process_count() == 1:
+    # Rounds in plain Python compile nothing, and have tables of their own.
+    debug = config.execution.debug
+    simulated = None if debug else self.setup.rounds.simulated
+    if simulated and not ended and jax.process_count() == 1:
       self.ahead = ahead.start(self.setup.rounds, self.server, self.store)
     if simulated:
       self._read_images(simulated)

@@ -42,10 +42,8 @@ KEPT = 'rounds kept at sites'
 # A site is left out if its loss of a step is above this and so many times the
 # median of all.
 FAR = 1000.0
-LARGE = (
-  'shared',
-  'messages',
-)  # arrays of a reply that may be as large as a model
+# Arrays of a reply that may be as large as a model.
+LARGE = 'shared', 'messages'
 
 
 class Setting(NamedTuple):

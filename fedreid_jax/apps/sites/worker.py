@@ -6,7 +6,6 @@ on the disk of the site: a file has the state after a number of rounds whose
 update the site has sent, and the coordinator decides from which a round starts.
 """
 
-import copy
 import dataclasses
 import os
 import re
@@ -214,8 +213,7 @@ class Worker:
       ConfigError: for a method that real sites refuse.
     """
     refused.check(config)
-    # A copy: HELLO compares it, and the caller may change fields later.
-    self._config, self._federation = copy.deepcopy(config), federation
+    self._config, self._federation = config, federation
     self._settled = self._config  # with the server's type, after HELLO
     self._folder, self._say = folder, say
     (client,) = federation.clients
