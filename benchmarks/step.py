@@ -1,11 +1,12 @@
-"""Images per second of one training step of a network, on one device.
+"""Speed of one training step of a network, and its compilation, on one device.
 
   python -m benchmarks.step [--batch=64] [--steps=20]
     [--arg='synthetic,data.height=64'] [--models='NAME:key=value;NAME']
 
 A step is the gradient of cross-entropy and gradient descent. Several steps run
-in one loop as in a client's update; networks run in turn. A multiply-add counts
-as two FLOPs, and a backward pass as two forward passes.
+in one loop as in a client's update; networks run in turn. The seconds of the
+compilation are those of the first loop less the median of the others. A
+multiply-add counts as two FLOPs, and a backward pass as two forward passes.
 """
 
 import time
@@ -89,12 +90,16 @@ def main(argv: list[str]) -> None:
     for spec in _MODELS.value.split(';')
   }
   seconds: dict[str, list[float]] = {spec: [] for spec in runs}
+  first: dict[str, float] = {}
   for turn in range(_TURNS.value + 1):
     for spec, (run, _) in runs.items():
       start = time.perf_counter()
       run()
+      took = (time.perf_counter() - start) / steps
       if turn:
-        seconds[spec].append((time.perf_counter() - start) / steps)
+        seconds[spec].append(took)
+      else:
+        first[spec] = took
   rows = []
   for spec, (_, cost) in runs.items():
     took = float(np.median(seconds[spec]))
@@ -103,12 +108,13 @@ def main(argv: list[str]) -> None:
       (
         spec,
         f'{cost.multiply_adds / 1e6:.1f}',
+        f'{steps * (first[spec] - took):.1f}',
         f'{1e3 * took:.1f}',
         f'{rate:.0f}',
         f'{6e-9 * cost.multiply_adds * rate:.0f}',
       )
     )
-  columns = 'network', 'M multiply-adds', 'ms', 'images/s', 'GFLOP/s'
+  columns = 'network', 'M mult-adds', 'compile s', 'ms', 'images/s', 'GFLOP/s'
   show.rows(f'a training step, {_ARG.value}, batch {batch}', columns, rows)
 
 

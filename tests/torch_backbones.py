@@ -213,6 +213,58 @@ def osnet(ain, channels):
   return Net()
 
 
+def mobilenet_v2(width=1.0, flat=False, last_stride=2):
+  """Returns a network with the names of torchvision, or of one sequence."""
+  torch = pytest.importorskip('torch')
+  nn = torch.nn
+
+  def channels(number):
+    found = max(8, int(number * width + 4) // 8 * 8)
+    return found + 8 if found < 0.9 * number * width else found
+
+  def layer(a, b, k=3, s=1, groups=1):
+    conv = nn.Conv2d(a, b, k, s, k // 2, groups=groups, bias=False)
+    return [conv, nn.BatchNorm2d(b), nn.ReLU6()]
+
+  class Block(nn.Module):
+    def __init__(self, a, b, stride, expansion):
+      super().__init__()
+      wide = expansion * a
+      layers = [layer(a, wide, 1)] if expansion > 1 else []
+      layers.append(layer(wide, wide, 3, stride, wide))
+      end = [nn.Conv2d(wide, b, 1, bias=False), nn.BatchNorm2d(b)]
+      if flat:
+        self.conv = nn.Sequential(*sum(layers, []), *end)
+      else:
+        self.conv = nn.Sequential(*(nn.Sequential(*x) for x in layers), *end)
+      self.residual = stride == 1 and a == b
+
+    def forward(self, x):
+      return x + self.conv(x) if self.residual else self.conv(x)
+
+  class Net(nn.Module):
+    def __init__(self):
+      super().__init__()
+      a = channels(32)
+      parts = [nn.Sequential(*layer(3, a, 3, 2))]
+      for expansion, number, blocks, stride in (
+        *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+        *((6, 96, 3, 1), (6, 160, 3, last_stride), (6, 320, 1, 1)),
+      ):
+        for i in range(blocks):
+          b = channels(number)
+          parts.append(Block(a, b, 1 if i else stride, expansion))
+          a = b
+      last = 1280 if width < 1 else channels(1280)
+      parts.append(nn.Sequential(*layer(a, last, 1)))
+      self.features = nn.Sequential(*parts)
+
+    def forward(self, x):
+      return self.features(x)
+
+  return Net()
+
+
 def resnet(name, width=1.0):
   """Returns a ResNet, or an IBN-a network, with the names of their files."""
   torch = pytest.importorskip('torch')

@@ -17,7 +17,7 @@ import pytest
 import torch_backbones
 
 from fedreid_jax.models import resnet
-from fedreid_jax.models.backbones import osnet, vit
+from fedreid_jax.models.backbones import mobilenet_v2, osnet, vit
 
 GOLDEN = Path(__file__).parent / 'golden' / 'programs.json.gz'
 # Small transformers under the names of the published ones.
@@ -115,6 +115,14 @@ KINDS = {
   'torchvision': Kind(
     lambda: resnet.ResNet('resnet50', 1 / 16),
     "model.name='resnet50',model.width=0.0625",
+  ),
+  'mobilenet_v2': Kind(
+    lambda: mobilenet_v2.MobileNetV2(0.1),
+    "model.name='mobilenet_v2',model.width=0.1",
+  ),
+  'mobilenet_v2, flat': Kind(
+    lambda: mobilenet_v2.MobileNetV2(0.1),
+    "model.name='mobilenet_v2',model.width=0.1",
   ),
   'ibn_net': Kind(
     lambda: resnet.ResNet('resnet50_ibn_a', 1 / 16),
@@ -366,6 +374,15 @@ def torchreid(ain=False, width=0.125):
   }
 
 
+def mobilenet(flat=False, width=0.1):
+  """MobileNetV2 with its classifier."""
+  module = torch_backbones.mobilenet_v2(width, flat)
+  return module, _filled(module) | {
+    'classifier.1.weight': (10, 1280),
+    'classifier.1.bias': (10,),
+  }
+
+
 def ibn_net(name='resnet50_ibn_a', width=1 / 16):
   """An IBN-a network of the release of IBN-Net, or a ResNet."""
   module = torch_backbones.resnet(name, width)
@@ -393,6 +410,8 @@ ORACLES = {
   'transreid': transreid,
   'transreid, jigsaw': lambda **fields: transreid(jigsaw=True, **fields),
   'torchvision': lambda width=1 / 16: ibn_net('resnet50', width),
+  'mobilenet_v2': mobilenet,
+  'mobilenet_v2, flat': lambda width=0.1: mobilenet(True, width),
   'ibn_net': ibn_net,
   'fast-reid': fast_reid,
   'torchreid': torchreid,

@@ -80,12 +80,6 @@ def changed(
 def _backbone(config: Model, options: Mapping[str, Any]) -> nn.Module:
   kind = DTYPES[config.dtype]
   is_resnet = config.name in resnet.DEPTHS
-  if config.norm != 'batch' and not (is_resnet or config.name == 'convnet'):
-    raise errors.ConfigError(
-      f'{config.name} has batch normalisation only',
-      'model.norm',
-      "set it to 'batch', or use a convnet or ResNet",
-    )
   if not is_resnet and config.modality_specific_stages:
     raise errors.ConfigError(
       f'{config.name} has no modality-specific stages',
@@ -121,6 +115,12 @@ def _of_module(config: Model, options: Mapping[str, Any]) -> nn.Module:
       'return a flax.linen.Module, see docs/plugins.md',
     )
   forward.check(made, 'model.name')
+  if config.norm != 'batch' and not hasattr(made, 'norm_kind'):
+    raise errors.ConfigError(
+      f'{config.name} has batch normalisation only',
+      'model.norm',
+      "set it to 'batch', or use a convnet, mobilenet_v2 or a ResNet",
+    )
   return made
 
 

@@ -29,13 +29,15 @@ class Model:
     'number of modality-specific stages of the backbone, starting at the stem',
   ] = 0
   width: Annotated[
-    float, Range(1 / 64, 16), 'multiplier of the channels of a ResNet'
+    float,
+    Range(1 / 64, 16),
+    'multiplier of the channels of a ResNet or mobilenet_v2',
   ] = 1.0
   small_stem: Annotated[
     bool, 'use a 3x3 stem without pooling, for small images'
   ] = False
   last_stride: Annotated[
-    int, Range(1, 2), 'stride of the last ResNet stage'
+    int, Range(1, 2), 'stride of the last stage of a ResNet or mobilenet_v2'
   ] = 1
   features: Annotated[
     tuple[int, ...], Range(1), "channels of the convnet's blocks"

@@ -77,6 +77,27 @@ def test_cpu_convolution_equals_the_plain_one(
 
 
 @pytest.mark.parametrize(
+  'stride, shape',
+  [(1, (2, 5, 4, 3)), (2, (2, 6, 4, 3)), (2, (2, 5, 7, 3)), (2, (2, 1, 2, 3))],
+)
+def test_depthwise_convolution_equals_the_plain_one(stride, shape):
+  x, kernel = draw(0, *shape), draw(1, 3, 3, 1, shape[-1])
+
+  def oracle(x, kernel):
+    return lax.conv_general_dilated(
+      x,
+      kernel,
+      (stride, stride),
+      ((1, 1), (1, 1)),
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+      feature_group_count=shape[-1],
+    )
+
+  for ours in (conv.depthwise, conv.depthwise_on_cpu):
+    compare(lambda x, k, ours=ours: ours(x, k, stride), oracle, x, kernel)
+
+
+@pytest.mark.parametrize(
   'stride, shape, products',
   [
     (1, (4, 2), True),

@@ -79,28 +79,6 @@ class ConvLayer(nn.Module):
     return x if self.linear else norm.relu(x)
 
 
-class Depthwise(nn.Module):
-  """Convolves each channel with its own 3x3 taps and padding 1."""
-
-  dtype: Any = jnp.float32
-
-  @nn.compact
-  def __call__(self, x: Float[Array, 'B H W D']) -> Float[Array, 'B H W D']:
-    """Convolves maps."""
-    _, h, w, d = x.shape
-    kernel = self.param('kernel', conv.kaiming_normal, (3, 3, 1, d))
-    kernel = kernel.astype(self.dtype)
-    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    # A sum of nine shifted products: its gradients are elementwise, while XLA
-    # runs those of a grouped convolution tap by tap on a CPU.
-    taps = [
-      padded[:, i : i + h, j : j + w] * kernel[i, j, 0]
-      for i in range(3)
-      for j in range(3)
-    ]
-    return functools.reduce(operator.add, taps)
-
-
 class LightConv(nn.Module):
   """A linear 1x1 and a depthwise 3x3 convolution, normalisation and ReLU."""
 
@@ -117,7 +95,7 @@ class LightConv(nn.Module):
   ) -> Float[Array, 'B H W features']:
     """Maps maps to maps of the same size."""
     x = conv.Conv(self.features, (1, 1), dtype=self.dtype, name='conv1')(x)
-    x = Depthwise(self.dtype, name='conv2')(x)
+    x = conv.Depthwise(dtype=self.dtype, name='conv2')(x)
     bn = norm.BatchNorm(dtype=self.dtype, name='bn')
     return norm.relu(bn(x, train=train, mask=mask))
 

@@ -40,6 +40,11 @@ def relu(x: Float[Array, '*shape']) -> Float[Array, '*shape']:
   return jnp.where(x <= 0, 0, x)
 
 
+def relu6(x: Float[Array, '*shape']) -> Float[Array, '*shape']:
+  """Limits values to 0 to 6; nan stays, the gradient at both ends is 0."""
+  return jnp.where(x >= 6, 6, relu(x))
+
+
 def moments(
   x: Float32[Array, 'B *positions D'], mask: Bool[Array, ' B'] | None = None
 ) -> tuple[Float32[Array, ' D'], Float32[Array, ' D']]:

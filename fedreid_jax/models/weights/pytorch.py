@@ -18,7 +18,12 @@ from jaxtyping import Float32
 from fedreid_jax import errors
 from fedreid_jax.core.types import Flat
 from fedreid_jax.models.weights import positions, sources
-from fedreid_jax.models.weights.sources import TIMM, TORCHREID, TORCHVISION
+from fedreid_jax.models.weights.sources import (
+  MOBILENET,
+  TIMM,
+  TORCHREID,
+  TORCHVISION,
+)
 
 _LEAVES = {
   'kernel': 'weight',
@@ -53,6 +58,7 @@ _FAMILIES = {
   TORCHVISION: Family(
     'layer4_0/downsample_0/kernel', r'(infrared_)?(conv1|bn1|layer\d_\d+)/'
   ),
+  MOBILENET: Family('features_1/conv_0_0/kernel', r'features_\d+(_\d)?/'),
   TORCHREID: Family('conv2_0/gate/fc1/kernel', r'(conv|pool)\d(_\d+)*/'),
   TIMM: Family(
     'blocks_0/attn/qkv/kernel',

