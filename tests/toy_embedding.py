@@ -9,7 +9,8 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.apps.deploy import embedding
+from fedreid_jax.apps.deploy import embedding, image_input
+from fedreid_jax.apps.deploy.image_input import ImageInput
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import networks
@@ -59,6 +60,7 @@ def make(
   gain: float = 1.0,
   options: dict[str, Any] | None = None,
   components: tuple[str, ...] = (),
+  received: ImageInput = image_input.DEFAULT,
   **model,
 ) -> embedding.Embedding:
   """Returns an embedding with random weights and running statistics.
@@ -70,6 +72,7 @@ def make(
     gain: factor of the kernels.
     options: hyper-parameters of a network of `backbones`.
     components: those that change the network.
+    received: form of the input 'images'.
     **model: fields of `model`.
   """
   config = toy.replaced(
@@ -96,7 +99,7 @@ def make(
   variables = random_variables(shapes, gain)
   view = augment.make(config.augment, MEAN, STD).test
   ranked = {'flip': flip, 'feature': feature}
-  function = features.make_embedding(network, view, **ranked)
+  function = features.make_embedding(network, received.view(view), **ranked)
   extract = features.make_extractor(
     network, view, placement.make_mesh(1), batch=3, **ranked
   )
@@ -105,8 +108,9 @@ def make(
     2,
     'global',
     networks.dtype(config.model.dtype, 'cpu'),
-    *embedding.trace(function, variables, shape),
+    *embedding.trace(function, variables, shape, received),
     functools.partial(extract, variables),
+    received,
   )
 
 
@@ -140,9 +144,9 @@ def pixels(num: int, shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
 
 def inputs(found: embedding.Embedding, num: int) -> list[np.ndarray]:
   """Returns random values of the inputs of an embedding, in order."""
-  shape = found.inputs['images'].shape[1:]
+  images = pixels(num, found.image_shape)
   values = {
-    'images': pixels(num, shape),
+    'images': found.received.of_pixels(images, found.normalisation),
     'modalities': (np.arange(num) % 2).astype(np.int32),
   }
   return [values[name] for name in found.inputs]
@@ -150,5 +154,5 @@ def inputs(found: embedding.Embedding, num: int) -> list[np.ndarray]:
 
 def expected(found: embedding.Embedding, num: int) -> np.ndarray:
   """Returns what the evaluation computes for `inputs`."""
-  shape = found.inputs['images'].shape[1:]
+  shape = found.image_shape
   return found.evaluate(pixels(num, shape), np.arange(num, dtype=np.int32) % 2)

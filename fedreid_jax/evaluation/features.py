@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Num, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
@@ -36,22 +36,23 @@ Extractor = Callable[..., Float[np.ndarray, 'M D']]
 
 def make_embedding(
   model: types.Model,
-  view: Callable[[UInt8[Array, 'M H W ch']], Float[Array, 'M H W ch']],
+  view: Callable[[Num[Array, 'M H W ch']], Float[Array, 'M H W ch']],
   *,
   flip: bool,
   feature: str,
 ) -> Callable[..., Float[Array, 'M D']]:
   """Builds the function from images to features as a pure function.
 
-  It is `(variables, uint8 images [M, H, W, ch], modalities [M] or None) ->
-  float32 [M, D]`, on one device; without modalities all images are visible.
+  It is `(variables, images [M, H, W, ch], modalities [M] or None) -> float32
+  [M, D]`, on one device; `view` normalises images, uint8 unless it expects
+  other ones, and without modalities all images are visible.
   `flip` averages the features of an image and its mirror image. `feature` is
   'embedding' after the neck, 'feature' before it, or 'logits'.
   """
 
   def embedding(
     variables: Flat,
-    images: UInt8[Array, 'M H W ch'],
+    images: Num[Array, 'M H W ch'],
     modalities: Int[Array, ' M'] | None = None,
   ) -> Float[Array, 'M D']:
     def embed(x):

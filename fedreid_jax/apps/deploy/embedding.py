@@ -21,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
+from fedreid_jax.apps.deploy import image_input
+from fedreid_jax.apps.deploy.image_input import ImageInput
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import programs, trees
@@ -29,6 +31,7 @@ from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import networks
+from fedreid_jax.models.weights.sources import Pixels
 from fedreid_jax.training import (
   build,
   earlier_data,
@@ -45,10 +48,7 @@ IMAGES, MODALITIES, OUTPUT = 'images', 'modalities', 'embedding'
 INFRARED = 'infrared:'  # before names of moments that only infrared images have
 # Fields of `config.model` that do not describe the network.
 _TRAINING = ('pretrained', 'dropout')
-_INPUTS = {
-  IMAGES: 'decoded and resized pixels, 0 to 255, normalised in the program',
-  MODALITIES: '0 visible, 1 infrared',
-}
+_ORDERS = {3: 'RGB', 1: 'grey'}  # by the number of channels
 
 
 class Embedding(NamedTuple):
@@ -57,10 +57,12 @@ class Embedding(NamedTuple):
   Attributes:
     variables: those on which the embedding depends, `{'params/...': array}`;
       names with the prefix `INFRARED` are moments of infrared images.
-    inputs: shapes and types by name, in order: 'images', uint8 `[b, H, W, ch]`,
-      and 'modalities', int32 `[b]`, if the embedding depends on them.
+    inputs: shapes and types by name, in order: 'images', uint8 `[b, H, W, ch]`
+      unless `received` is another form, and 'modalities', int32 `[b]`, if the
+      embedding depends on them.
     evaluate: `(images, modalities) -> float32 [M, D]` on the host, as the
-      evaluation of the run computes it.
+      evaluation of the run computes it from uint8 images `[M, H, W, ch]`.
+    received: form of the input 'images'.
   """
 
   config: Config
@@ -72,6 +74,18 @@ class Embedding(NamedTuple):
   inputs: dict[str, jax.ShapeDtypeStruct]
   output: jax.ShapeDtypeStruct  # float32 `[b, D]`
   evaluate: Callable[..., np.ndarray]
+  received: ImageInput = image_input.DEFAULT
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    """Rows, columns and channels of an image."""
+    shape = self.inputs[IMAGES].shape[1:]
+    return self.received.image_shape(shape)
+
+  @property
+  def normalisation(self) -> Pixels:
+    """Mean and standard deviation of the run's images."""
+    return Pixels(tuple(self.config.data.mean), tuple(self.config.data.std))
 
   def call(self, *inputs: Array) -> Array:
     """Returns float32 `[b, D]` while `jax.export` traces it with `inputs`."""
@@ -80,7 +94,11 @@ class Embedding(NamedTuple):
 
 
 def load(
-  workdir: Path, checkpoint: str = 'latest', model: str = '', dtype: str = ''
+  workdir: Path,
+  checkpoint: str = 'latest',
+  model: str = '',
+  dtype: str = '',
+  received: ImageInput = image_input.DEFAULT,
 ) -> Embedding:
   """Loads the embedding of a model of a run.
 
@@ -90,10 +108,12 @@ def load(
     checkpoint: 'latest', 'best', or the number of a round that was saved.
     model: '' for the server's model, or the first of several.
     dtype: type of the computation; '' for the type of the run.
+    received: form of the input 'images'.
 
   Raises:
     IntegrityError: for a run or checkpoint that is absent or damaged.
-    ConfigError: for a model that the run does not have.
+    ConfigError: for a model that the run does not have, or an input that its
+      images do not have.
   """
   config = config_lib.load_saved(workdir)
   with process.orbax_muted():
@@ -109,6 +129,7 @@ def load(
     )
   else:
     federation = data_lib.without_images(config.data)
+  received.check(federation.image_shape[-1])
   network = named_models.network(config, federation, models[name])
   own = {name: {**network.variables, **models[name]}}
   tested = (own,)
@@ -131,15 +152,12 @@ def load(
   }
   traced = build.network(chosen, named_models.num_classes(models[0]), shape)
   view = network.transforms.test
-  parts = trace(
-    select_moments(features.make_embedding(traced, view, **ranked)),
-    join_moments(whole),
-    shape,
-  )
+  embed = features.make_embedding(traced, received.view(view), **ranked)
+  parts = trace(select_moments(embed), join_moments(whole), shape, received)
   # Batches of three images, since a batch of the evaluation may take minutes.
   extract = features.make_extractor(network.model, view, batch=3, **ranked)
   evaluate = functools.partial(features.of_each, extract, models)
-  return Embedding(config, step, name, dtype, *parts, evaluate)
+  return Embedding(config, step, name, dtype, *parts, evaluate, received)
 
 
 def join_moments(models: Sequence[Flat]) -> Flat:
@@ -178,6 +196,7 @@ def trace(
   function: Callable[..., Array],
   variables: Flat,
   image_shape: tuple[int, int, int],
+  received: ImageInput = image_input.DEFAULT,
 ) -> tuple[
   dict[str, np.ndarray],
   programs.Program,
@@ -187,10 +206,14 @@ def trace(
   """Traces a result of `features.make_embedding` for images `(H, W, ch)`."""
   (b,) = export.symbolic_shape(BATCH)
   inputs = {
-    IMAGES: jax.ShapeDtypeStruct((b, *image_shape), jnp.uint8),
+    IMAGES: received.struct(b, image_shape),
     MODALITIES: jax.ShapeDtypeStruct((b,), jnp.int32),
   }
-  closed = jax.make_jaxpr(function)(variables, *inputs.values())
+  closed = jax.make_jaxpr(
+    lambda variables, images, modalities: function(
+      variables, received.arranged(images), modalities
+    )
+  )(variables, *inputs.values())
   # The export would keep unused inputs, such as modalities, as arguments of the
   # program.
   needed, used = programs.without_unused(closed)
@@ -209,25 +232,32 @@ def trace(
 def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
   """Describes an embedding in values for JSON, which its files contain.
 
-  `preprocessing` is of image files, before the program, and `normalisation` is
-  within the program. `source` and `world_seed` are present for synthetic
-  training images only.
+  `preprocessing` is of image files, before the program. `normalisation` has the
+  place of the normalisation, 'in the program' or 'before the program'. `source`
+  and `world_seed` are present for synthetic training images only.
   """
-  config = embedding.config
+  config, received = embedding.config, embedding.received
   data, ranked, model = config.data, config.evaluation, vars(config.model)
-  inputs = {
-    name: _array(one) | {'values': _INPUTS[name]}
-    for name, one in embedding.inputs.items()
+  inputs = {name: _array(one) for name, one in embedding.inputs.items()}
+  inputs[IMAGES] |= {
+    'layout': received.layout,
+    'channels': _order(embedding),
+    'values': received.text(embedding.normalisation),
   }
+  if MODALITIES in inputs:
+    inputs[MODALITIES] |= {'values': '0 visible, 1 infrared'}
+  before = received.before(embedding.normalisation)
+  mean, std, _ = before or embedding.normalisation
   about: dict[str, Any] = {
     'summary': _summary(embedding),
     'inputs': inputs,
     'output': {OUTPUT: _array(embedding.output)},
     'preprocessing': data.decoder()._asdict(),
     'normalisation': {
-      'rule': '(images / 255 - mean) / std',
-      'mean': list(data.mean),
-      'std': list(data.std),
+      'rule': '(pixels / 255 - mean) / std',
+      'mean': list(mean),
+      'std': list(std),
+      'place': f'{"before" if before else "in"} the program',
     },
     'embedding': {
       'feature': ranked.feature,
@@ -279,11 +309,15 @@ def _summary(embedding: Embedding) -> str:
   arrays = ', '.join(
     f'{name} {_text(one)}' for name, one in embedding.inputs.items()
   )
-  order = {3: 'RGB', 1: 'grey'}[embedding.inputs[IMAGES].shape[-1]]
+  values = embedding.received.text(embedding.normalisation)
   return (
-    f'{arrays} ({order}, values 0 to 255, normalised in the program) -> '
+    f'{arrays} ({_order(embedding)}, {values}) -> '
     f'{OUTPUT} {_text(embedding.output)}, to be compared by {metric} distance'
   )
+
+
+def _order(embedding: Embedding) -> str:
+  return _ORDERS[embedding.image_shape[-1]]
 
 
 def _array(one: jax.ShapeDtypeStruct) -> dict[str, Any]:

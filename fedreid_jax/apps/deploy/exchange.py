@@ -14,6 +14,7 @@ model; a program is read again and compared with the evaluation first.
   counterpart there: their tensors have this package's names and layout, in
   safetensors only. `model.pretrained` reads the backbone of each `.safetensors`
   file.
+- trackers: `trackers_folder`, two files in a folder.
 """
 
 import io
@@ -31,8 +32,9 @@ from jax import export as jax_export
 
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy import embedding as embedding_lib
-from fedreid_jax.apps.deploy import onnx_file
+from fedreid_jax.apps.deploy import image_input, onnx_file, trackers_folder
 from fedreid_jax.apps.deploy.embedding import IMAGES, MODALITIES, Embedding
+from fedreid_jax.apps.deploy.image_input import ImageInput
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import plugins
 from fedreid_jax.models import networks, weights
@@ -140,15 +142,22 @@ def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
   return content.getvalue()
 
 
+# Of a file, or of the files of a folder by name. Readers know a folder by the
+# last one.
+Content = bytes | dict[str, bytes]
+
+
 class Format(NamedTuple):
-  """A kind of file."""
+  """A kind of file, or of folder."""
 
   suffix: str
-  encode: Callable[[Embedding, dict[str, Any]], bytes]  # with a description
+  encode: Callable[[Embedding, dict[str, Any]], Content]  # with a description
   # (path) -> function of the inputs; None for a file of tensors
   reader: Callable[[Path], Callable[..., np.ndarray]] | None = None
   dtype: str = ''  # of the computation; '' for the type of the run
+  inputs: bool = False  # whether another form of the images can be chosen
   packages: tuple[str, ...] = ()  # that the format needs
+  folder: bool = False
   remedy: str = plugins.install_command('export')  # how to install them
 
 
@@ -160,18 +169,22 @@ FORMATS = {
     onnx_file.reader,
     # ONNX Runtime has no convolutions of bfloat16 on the CPU.
     dtype='float32',
+    inputs=True,
     packages=('onnx', 'onnxruntime'),
   ),
   'safetensors': Format(weights.SUFFIX, encode_safetensors),
   'torch': Format('.pth', encode_pth, packages=('torch',), remedy=PYTORCH),
+  'trackers': Format(
+    trackers_folder.SUFFIX, trackers_folder.encode, folder=True
+  ),
 }
 
 
 class Written(NamedTuple):
-  """An exported file."""
+  """An exported file or folder."""
 
   path: Path
-  size: int  # in bytes
+  size: int  # in bytes, of all files
   about: dict[str, Any]  # description by `embedding.describe`
   # Largest difference from the evaluation on random images, None for weights.
   difference: float | None
@@ -188,31 +201,22 @@ def export(
   out: Path | None = None,
   checkpoint: str = 'latest',
   model: str = '',
+  received: ImageInput = image_input.DEFAULT,
 ) -> Written:
   """Writes a model of a run in another format, one of `FORMATS`.
 
   The file is by default WORKDIR/MODEL-STEP with the suffix of the format;
-  `checkpoint` and `model` are as for `embedding.load`.
+  `checkpoint`, `model` and `received` are as for `embedding.load`.
 
   Raises:
-    ConfigError: for an unknown model, a missing package, another suffix, or a
-      network that the format cannot express.
+    ConfigError: for an unknown model, a missing package, another suffix, an
+      input that the format does not have, or a network that it cannot express.
     ResourceError: for a folder that does not exist or cannot be written.
     IntegrityError: for a run or checkpoint that is absent or damaged.
   """
   chosen = FORMATS[kind]
-  if out is not None and not out.name.endswith(chosen.suffix):
-    raise errors.ConfigError(
-      f'{out.name} is no name of the format {kind}',
-      '--out',
-      f'let it end in {chosen.suffix}',
-    )
-  if out is not None and not out.parent.is_dir():
-    raise errors.ResourceError('no such folder', str(out.parent), 'create it')
-  # A missing package shows before the model is loaded and traced.
-  for package in chosen.packages:
-    plugins.load_extra(package, f'--format={kind}', chosen.remedy)
-  found = embedding_lib.load(workdir, checkpoint, model, chosen.dtype)
+  _check_request(kind, out, received)
+  found = embedding_lib.load(workdir, checkpoint, model, chosen.dtype, received)
   if out is None:
     # Names of models such as client:NAME have characters that paths reserve.
     name = found.name.replace(':', '-').replace('/', '-')
@@ -224,33 +228,69 @@ def export(
     names = form(found)
   else:
     difference = _check(found, content, chosen.reader, kind)
-  atomic.write_bytes(out, content)
-  size, number = len(content), len(found.variables)
+  size, number = _write(out, content), len(found.variables)
   private = validation.is_private(found.config)
   return Written(out, size, described, difference, number, names, private)
 
 
+def _check_request(kind: str, out: Path | None, received: ImageInput) -> None:
+  """Refuses what can be known before the model is loaded and traced."""
+  chosen = FORMATS[kind]
+  named = out is None or chosen.folder or out.name.endswith(chosen.suffix)
+  if out is not None and not named:
+    raise errors.ConfigError(
+      f'{out.name} is no name of the format {kind}',
+      '--out',
+      f'let it end in {chosen.suffix}',
+    )
+  if out is not None and not out.parent.is_dir():
+    raise errors.ResourceError('no such folder', str(out.parent), 'create it')
+  if received != image_input.DEFAULT and not chosen.inputs:
+    able = ', '.join(name for name, one in FORMATS.items() if one.inputs)
+    raise errors.ConfigError(
+      f'the format {kind} has no layout and values of images',
+      '--layout, --input',
+      f'leave them out, or use --format={able}',
+    )
+  for package in chosen.packages:
+    plugins.load_extra(package, f'--format={kind}', chosen.remedy)
+
+
+def _write(out: Path, content: Content) -> int:
+  """Writes a file or a folder, and returns its bytes."""
+  if isinstance(content, bytes):
+    atomic.write_bytes(out, content)
+    return len(content)
+  with errors.on_disk(out):
+    out.mkdir(exist_ok=True)
+    # Without it, a folder of an earlier model is none while it is replaced.
+    (out / [*content][-1]).unlink(missing_ok=True)
+  for name, one in content.items():
+    atomic.write_bytes(out / name, one)
+  return sum(map(len, content.values()))
+
+
 def _check(
   found: Embedding,
-  content: bytes,
+  content: Content,
   reader: Callable[[Path], Callable[..., np.ndarray]],
   kind: str,
 ) -> float:
   """The largest difference from the evaluation, at most `TOLERANCE`."""
   rng = np.random.default_rng(0)
-  shape = found.inputs[IMAGES].shape[1:]
-  images = rng.integers(0, 256, (_IMAGES, *shape), np.uint8)
+  pixels = rng.integers(0, 256, (_IMAGES, *found.image_shape), np.uint8)
   kinds = (np.arange(_IMAGES) % 2).astype(np.int32)
+  images = found.received.of_pixels(pixels, found.normalisation)
   inputs = {IMAGES: images, MODALITIES: kinds}
   arguments = [inputs[name] for name in found.inputs]
   # ONNX Runtime computes products in float32, and a GPU in a lower precision by
   # default.
   precision = 'highest' if kind == 'onnx' else None
   with jax.default_matmul_precision(precision):
-    expected = found.evaluate(images, kinds)
+    expected = found.evaluate(pixels, kinds)
   with tempfile.TemporaryDirectory() as folder:
     path = Path(folder, 'program')
-    path.write_bytes(content)
+    _write(path, content)
     call = reader(path)
     # Two sizes of batches show that the number of images is not fixed.
     rows = [slice(0, 1), slice(1, _IMAGES)]
@@ -290,6 +330,11 @@ def next_command(written: Written, kind: str) -> str:
       'import torch; '
       f'f = torch.load({path!r}, weights_only=True); '
       "print(f['fedreid_jax']['summary'], *f['state_dict'])"
+    ),
+    'trackers': (
+      'from reid import ReIDModel; '
+      f'm = ReIDModel.from_pretrained({path!r}); '
+      'print(m.preprocessing.describe())'
     ),
   }[kind]
   # A shell interprets these characters within double quotes; bash expands its

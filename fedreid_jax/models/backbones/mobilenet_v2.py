@@ -15,6 +15,7 @@ with 160 channels is `model.last_stride`, by default 1 and not 2, so that the
 maps of 128x64 pixels have 8x4 positions.
 """
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -127,7 +128,7 @@ class MobileNetV2(nn.Module):
       return norm.relu6(bn(x, **given))
 
     x = layer(x, scaled(STEM, self.width), 3, 'features_0')
-    number, placed = 1, dict.fromkeys((1, 2, 3, 4), 0)
+    number, done = 1, Counter[int]()
     for index, group in enumerate(GROUPS):
       first = self.last_stride if index == LAST_STRIDE else group.stride
       features = scaled(group.channels, self.width)
@@ -141,9 +142,9 @@ class MobileNetV2(nn.Module):
           name=f'features_{number}',
         )(x, **given)
         blocks = sum(g.blocks for g in GROUPS if g.stage == group.stage)
-        place = group.stage, placed[group.stage], blocks
+        place = group.stage, done[group.stage], blocks
         x = inserted.after(self.plugins, place, x, ctx, extras)
-        placed[group.stage] += 1
+        done[group.stage] += 1
         number += 1
     last = scaled(LAST, max(1.0, self.width))
     return layer(x, last, 1, f'features_{number}'), extras

@@ -25,11 +25,12 @@ from fedreid_jax.models.weights.sources import (
   TORCHVISION,
 )
 
+MEAN = 'running_mean'
 _LEAVES = {
   'kernel': 'weight',
   'scale': 'weight',
   'bias': 'bias',
-  'mean': 'running_mean',
+  'mean': MEAN,
   'var': 'running_var',
 }
 # Names in which `_` is no `.` of PyTorch.
@@ -41,6 +42,9 @@ TOKENS = ('cls_token', POSITIONS)
 _TO_PYTORCH = {4: (3, 2, 0, 1), 2: (1, 0)}
 _FROM_PYTORCH = {4: (2, 3, 1, 0), 2: (1, 0)}
 _NECK = re.compile(r'\w+/neck/')
+# Tensors of files of this package that are not of the backbone: a neck, and the
+# last layer and the counters of a folder for trackers.
+_AFTER = re.compile(rf'(neck|fc)\.|.*{re.escape(sources.COUNTER)}$')
 # Reading a pickled file runs code from it, so these are refused.
 _PICKLED = ('.pth', '.pt', '.pkl', '.bin', '.ckpt', '.tar')
 
@@ -103,6 +107,10 @@ def tensors(variables: Flat) -> dict[str, np.ndarray]:
   if a leaf has no counterpart.
   """
   own = {*covered(variables)}
+  # Its networks have moments, which those with another normalisation lack.
+  moments = any(n.startswith('batch_stats/backbone/') for n in variables)
+  if family(variables) == TORCHVISION and not moments:
+    return {}
   written: dict[str, np.ndarray] = {}
   for leaf, value in variables.items():
     in_neck = _NECK.match(leaf) is not None
@@ -212,7 +220,7 @@ def _names(
     return sources.read(names, str(path))
   # A file of this package, by `tensors` or by `fedreid import-weights`.
   source = about.get('imported', {}).get('source', form)
-  own = {n: (n,) for n in names if not n.startswith('neck.')}
+  own = {n: (n,) for n in names if not _AFTER.match(n)}
   return sources.Names(source, own, [], {})
 
 

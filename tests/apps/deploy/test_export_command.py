@@ -18,11 +18,14 @@ import toy
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy import exchange
+from fedreid_jax.apps.deploy import exchange, image_input
+from fedreid_jax.apps.deploy.commands import export as export_command
 from fedreid_jax.config import load
 from fedreid_jax.models import weights
 from fedreid_jax.training import loop, snapshot
 
+NCHW = image_input.ImageInput('nchw')
+UNIT = image_input.ImageInput(values='unit')
 PACKAGES = {
   'jax': ('flatbuffers',),
   'onnx': ('onnx', 'onnxruntime'),
@@ -71,7 +74,7 @@ def recommended(text, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', exchange.FORMATS)
+@pytest.mark.parametrize('kind', PACKAGES)
 def test_a_file_is_written_checked_and_described(kind, request, tmp_path):
   if not all(map(has, PACKAGES[kind])):
     pytest.skip("pip install '.[export]', and torch for --format=torch")
@@ -114,6 +117,38 @@ def test_a_file_is_written_checked_and_described(kind, request, tmp_path):
     assert len(about['run']['weights_sha256']) == 64
 
 
+def test_a_file_says_what_it_expects(tiny_run, tmp_path):
+  runtime = pytest.importorskip('onnxruntime', reason='pip install .[export]')
+  out = tmp_path / 'a.onnx'
+  received = image_input.ImageInput('nchw', 'normalised')
+  written = exchange.export(tiny_run, 'onnx', out, received=received)
+  assert written.difference < 1e-4
+  session = runtime.InferenceSession(out)
+  (images,) = session.get_inputs()
+  assert (images.type, images.shape[:2]) == ('tensor(float)', ['b', 3])
+  about = session.get_modelmeta().custom_metadata_map
+  data = load.load_saved(tiny_run).data
+  mean, std = (', '.join(f'{x:g}' for x in y) for y in (data.mean, data.std))
+  said = f'values 0 to 1 minus ({mean}), divided by ({std})'
+  assert f'(RGB, {said})' in about['summary']
+  described = json.loads(about['inputs'])['images']
+  assert described['layout'] == 'nchw' and described['values'] == said
+  normalisation = json.loads(about['normalisation'])
+  assert normalisation['place'] == 'before the program'
+  assert normalisation['mean'] == [*data.mean]
+
+
+def test_the_command_and_the_files_know_the_same_choices():
+  assert export_command.FORMATS == (*exchange.FORMATS,)
+  assert export_command.LAYOUTS == image_input.LAYOUTS
+  assert export_command.VALUES == image_input.VALUES
+
+
+def test_grey_images_have_no_values_of_imagenet():
+  with pytest.raises(errors.ConfigError, match='has grey ones'):
+    image_input.ImageInput(values='imagenet').check(1)
+
+
 @pytest.mark.slow
 def test_the_page_has_the_way_from_a_photograph_to_its_vector(
   tiny_run, tmp_path, monkeypatch
@@ -141,6 +176,28 @@ def _turned():
   exif = Image.Exif()
   exif[0x0112] = 6
   return exif
+
+
+def test_a_folder_is_written_and_replaced(tiny_run, tmp_path, monkeypatch):
+  content = {'weights.safetensors': b'abc', 'reid_config.json': b'{}'}
+  small = exchange.FORMATS['trackers']._replace(encode=lambda *_: content)
+  monkeypatch.setitem(exchange.FORMATS, 'trackers', small)
+  for _ in range(2):
+    written = exchange.export(tiny_run, 'trackers', tmp_path / 'shop')
+  assert (written.path, written.size) == (tmp_path / 'shop', 5)
+  found = {p.name: p.read_bytes() for p in written.path.iterdir()}
+  assert found == content
+  command = exchange.next_command(written, 'trackers')
+  assert f"from_pretrained('{written.path}')" in shlex.split(command)[2]
+
+
+def test_a_folder_cannot_replace_a_file(tiny_run, tmp_path, monkeypatch):
+  small = exchange.FORMATS['trackers']._replace(encode=lambda *_: {'a': b''})
+  monkeypatch.setitem(exchange.FORMATS, 'trackers', small)
+  out = tmp_path / 'taken'
+  out.touch()
+  with pytest.raises(errors.ResourceError, match='File exists'):
+    exchange.export(tiny_run, 'trackers', out)
 
 
 def test_the_next_command_trains_from_the_weights(tiny_run, tmp_path):
@@ -190,6 +247,9 @@ def test_one_line_and_a_code(flags, code, message, tmp_path):
   [
     ('jax', {'out': Path('a.onnx')}, 2, 'let it end in .jax.zip'),
     ('jax', {'out': Path('/none/a.jax.zip')}, 6, 'no such folder'),
+    ('jax', {'received': NCHW}, 2, 'jax has no layout'),
+    ('trackers', {'received': UNIT}, 2, 'trackers has no layout'),
+    ('trackers', {}, 2, "no network 'convnet'"),
     ('safetensors', {'model': 'client:x'}, 2, 'there are global'),
     ('safetensors', {'checkpoint': '9'}, 4, 'no checkpoint 9'),
   ],

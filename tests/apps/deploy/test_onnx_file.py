@@ -10,7 +10,7 @@ import toy_embedding
 from jax import lax
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy import embedding, onnx_file
+from fedreid_jax.apps.deploy import embedding, image_input, onnx_file
 
 onnx = pytest.importorskip('onnx', reason='pip install .[export]')
 pytest.importorskip('onnxruntime', reason='pip install .[export]')
@@ -37,6 +37,34 @@ def test_every_network_gives_the_embedding_of_the_evaluation(name, tmp_path):
   inputs = toy_embedding.inputs(found, 5)
   for num in (1, 5):
     got = run(*(x[:num] for x in inputs))
+    np.testing.assert_allclose(got, wanted[:num], rtol=0, atol=1e-4)
+
+
+def sent_by_another_program(pixels, layout, values):
+  """What the page says of the values, written without the package."""
+  x = pixels if values == 'uint8' else pixels / 255.0
+  mean, std = {
+    'normalised': (toy_embedding.MEAN, toy_embedding.STD),
+    'imagenet': ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+  }.get(values, (0, 1))
+  if values != 'uint8':
+    x = ((x - np.array(mean)) / std).astype(np.float32)
+  return x if layout == 'nhwc' else np.moveaxis(x, 3, 1)
+
+
+@pytest.mark.parametrize('layout', image_input.LAYOUTS)
+@pytest.mark.parametrize('values', image_input.VALUES)
+def test_images_in_every_form_give_the_embedding_of_the_evaluation(
+  layout, values, tmp_path
+):
+  received = image_input.ImageInput(layout, values)
+  found = toy_embedding.tiny('convnet', flip=True, received=received)
+  wanted = toy_embedding.expected(found, 5)
+  run = written(found, tmp_path)
+  images = sent_by_another_program(toy_embedding.pixels(5), layout, values)
+  assert images.dtype == (np.uint8 if values == 'uint8' else np.float32)
+  for num in (1, 5):  # the number of images is free
+    got = run(images[:num])
     np.testing.assert_allclose(got, wanted[:num], rtol=0, atol=1e-4)
 
 

@@ -5,14 +5,28 @@
   safetensors  weights, in the names of torchvision, torchreid or timm if one of
                them has the network
   torch        weights in a .pth file, in the same names
+  trackers     a folder for Roboflow's trackers: reid_config.json and
+               weights.safetensors
 
 A program maps uint8 pixels to the embedding that the evaluation of the run
 ranks; the normalisation of pixels is part of the program. Each file contains a
-description. The file is WORKDIR/MODEL-STEP.SUFFIX, or `--out=FILE`.
+description. The file is WORKDIR/MODEL-STEP.SUFFIX, or `--out=FILE`; a folder is
+WORKDIR/MODEL-STEP-trackers, or `--out=FOLDER`.
+
+An onnx file can have another input, as other programs send it. `--layout` is
+nhwc or nchw (channels before rows), and `--input` is one of
+
+  uint8        integers, 0 to 255
+  unit         float32, 0 to 1
+  normalised   float32, 0 to 1 minus the mean, divided by the standard deviation
+               of the run (data.mean, data.std)
+  imagenet     the same with ImageNet's mean and standard deviation, as most
+               trackers normalise, also if the run has others
 
 The formats jax and onnx need fedreid_jax[export], and torch needs PyTorch.
 
   fedreid export --workdir=runs/first --format=onnx
+  fedreid export --workdir=run --format=onnx --layout=nchw --input=imagenet
   fedreid export --workdir=runs/first --format=jax --checkpoint=best
 """
 
@@ -23,9 +37,20 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 
-FORMATS = ('jax', 'onnx', 'safetensors', 'torch')
-_FORMAT = flags.DEFINE_enum('format', None, FORMATS, 'Format of the file.')
-_OUT = flags.DEFINE_string('out', '', 'File to write.')
+# Written here as well, so that --help does not load JAX.
+FORMATS = ('jax', 'onnx', 'safetensors', 'torch', 'trackers')
+LAYOUTS = ('nhwc', 'nchw')
+VALUES = ('uint8', 'unit', 'normalised', 'imagenet')
+_FORMAT = flags.DEFINE_enum(
+  'format', None, FORMATS, 'Format of the file or folder.'
+)
+_LAYOUT = flags.DEFINE_enum(
+  'layout', LAYOUTS[0], LAYOUTS, 'onnx: order of the axes of the images.'
+)
+_INPUT = flags.DEFINE_enum(
+  'input', VALUES[0], VALUES, 'onnx: type and values of the images.'
+)
+_OUT = flags.DEFINE_string('out', '', 'File or folder to write.')
 _CHECKPOINT = run.define_checkpoint()
 _MODEL = flags.DEFINE_string(
   'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
@@ -42,7 +67,7 @@ def main(argv: list[str]) -> None:
       )
     workdir = run.given_workdir()
     out = Path(_OUT.value).expanduser().absolute() if _OUT.value else None
-    from fedreid_jax.apps.deploy import exchange
+    from fedreid_jax.apps.deploy import exchange, image_input
 
     written = exchange.export(
       workdir,
@@ -50,6 +75,7 @@ def main(argv: list[str]) -> None:
       out,
       _CHECKPOINT.value,
       _MODEL.value,
+      image_input.ImageInput(_LAYOUT.value, _INPUT.value),
     )
     print(f'wrote {written.path} ({written.size:,} bytes)')
     if written.difference is None:
