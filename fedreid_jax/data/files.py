@@ -80,20 +80,23 @@ def image_ends() -> tuple[str, ...]:
   return IMAGES + (heic.ENDS if heic.installed() else ())
 
 
-def list_images(root: Path, bad: Bad | None = None) -> list[str]:
+def list_images(
+  root: Path, bad: Bad | None = None, more: tuple[str, ...] = ()
+) -> list[str]:
   """Lists the image files below a folder, relative to the root, sorted.
 
-  A file is an image if its name ends with one of `image_ends`, in upper or
-  lower case; other files are ignored. The result has no file that `list_files`
-  refuses, except for names that differ in case or Unicode form only. `bad`
-  receives the refused names with reasons, so that the others can be used.
+  A file is an image if its name ends with one of `image_ends` or of `more`, in
+  upper or lower case; other files are ignored. The result has no file that
+  `list_files` refuses, except for names that differ in case or Unicode form
+  only. `bad` receives the refused names with reasons, so that the others can be
+  used.
 
   Raises:
     DataError: for a file or folder that `list_files` refuses, without `bad`.
   """
   root = root.resolve()
   found: list[str] = []
-  _walk(root, '', found, image_ends(), bad)
+  _walk(root, '', found, image_ends() + more, bad)
   found.sort()
   return found
 

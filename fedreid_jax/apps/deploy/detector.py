@@ -14,9 +14,7 @@ this input. The outputs have one of three forms:
          classes, by which their scores are multiplied (YOLOv5, YOLOX with
          decoded boxes)
 
-Of overlapping boxes of the last two the best one is kept (greedy suppression,
-Felzenszwalb et al., "Object detection with discriminatively trained part-based
-models", IEEE Transactions on Pattern Analysis and Machine Intelligence 2010).
+Of overlapping boxes of the last two the best one is kept.
 """
 
 from collections.abc import Sequence
@@ -27,13 +25,13 @@ import numpy as np
 from PIL import Image
 
 from fedreid_jax import errors
+from fedreid_jax.apps.deploy.persons import Box, suppress, within
 from fedreid_jax.core import plugins
 
 Form = Literal['auto', 'boxes', 'yolo8', 'yolo5']
 FORMS = get_args(Form)
 GREY = 114  # of the filling, as detectors are trained with
 SIDE = 640  # of an input whose height or width is free
-FEWEST_PIXELS = 2  # of a side of a box, as of an image
 EXPECTED = (
   'give a detector with boxes, scores and labels, or with one output '
   '[1, 4 + classes, n] or [1, n, 5 + classes]; see docs/search.md'
@@ -50,23 +48,14 @@ class Settings(NamedTuple):
   score: float = 0.5  # smallest score of a person
   overlap: float = 0.5  # largest intersection over union of two persons
   label: int = 0  # of persons
-
-
-class Box(NamedTuple):
-  """A person in a photograph, in its pixels."""
-
-  left: int
-  top: int
-  right: int
-  bottom: int
-  score: float
+  height: int = 0  # of the smallest person, pixels of the photograph
 
 
 class Detector:
   """A detector of persons that a user provides.
 
   Attributes:
-    path: of the ONNX file.
+    name: path of the ONNX file.
     settings: as given.
   """
 
@@ -80,7 +69,7 @@ class Detector:
     runtime = plugins.load_extra(
       'onnxruntime', '--detect', plugins.install_command('detect')
     )
-    self.settings, self.path = settings or Settings(), path
+    self.settings, self.name = settings or Settings(), str(path)
     if not path.is_file():
       raise errors.DataError('no such file', str(path), 'give an ONNX file')
     options = runtime.SessionOptions()
@@ -94,7 +83,7 @@ class Detector:
       raise errors.DataError(
         f'cannot be read: {_first_line(error)}', str(path), 'give an ONNX file'
       ) from error
-    self._name, self._height, self._width = self._input()
+    self._input_name, self._height, self._width = self._input()
 
   def _input(self) -> tuple[str, int, int]:
     inputs = self._session.get_inputs()
@@ -110,7 +99,7 @@ class Detector:
       given = ', '.join(f'{one.name} {one.type}{one.shape}' for one in inputs)
       raise errors.ConfigError(
         f'the detector has the inputs {given or "none"}',
-        str(self.path),
+        self.name,
         'give one with a single input, float32 [1, 3, height, width]',
       )
     height, width = (
@@ -128,23 +117,17 @@ class Detector:
     pixels, scale = letterbox(image, self._height, self._width)
     pixels *= self.settings.largest / 255
     try:
-      outputs = self._session.run(None, {self._name: pixels})
+      outputs = self._session.run(None, {self._input_name: pixels})
     except Exception as error:
       raise errors.DataError(
         f'the detector fails: {_first_line(error)}',
-        str(self.path),
+        self.name,
         'check it with onnxruntime',
       ) from error
     boxes, scores = candidates(
-      [np.asarray(one) for one in outputs], self.settings, str(self.path)
+      [np.asarray(one) for one in outputs], self.settings, self.name
     )
-    boxes = np.clip(boxes / scale, 0, [*image.size, *image.size])
-    found: list[Box] = []
-    for edges, score in zip(np.rint(boxes).astype(int), scores, strict=True):
-      left, top, right, bottom = edges.tolist()
-      if min(right - left, bottom - top) >= FEWEST_PIXELS:
-        found.append(Box(left, top, right, bottom, float(score)))
-    return found
+    return within(boxes / scale, scores, image, self.settings.height)
 
 
 def letterbox(
@@ -208,25 +191,6 @@ def form_of(outputs: Sequence[np.ndarray], where: str) -> str:
     if 6 <= shape[2] < shape[1]:
       return 'yolo5'
   raise _unknown(outputs, where)
-
-
-def suppress(boxes: np.ndarray, overlap: float) -> list[int]:
-  """Rows of boxes `[M, 4]`, the best first, without those that overlap.
-
-  A box is left out if its intersection over union with a better one that is
-  kept is more than `overlap`.
-  """
-  kept: list[int] = []
-  areas = np.prod(np.maximum(boxes[:, 2:] - boxes[:, :2], 0), axis=1)
-  for row, box in enumerate(boxes):
-    others = boxes[kept]
-    low = np.maximum(box[:2], others[:, :2])
-    high = np.minimum(box[2:], others[:, 2:])
-    common = np.prod(np.maximum(high - low, 0), axis=1)
-    union = areas[row] + areas[kept] - common
-    if not (common > overlap * union).any():
-      kept.append(row)
-  return kept
 
 
 def _parts(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:

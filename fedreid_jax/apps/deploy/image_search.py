@@ -4,8 +4,9 @@ import base64
 import filecmp
 import functools
 import io
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -53,6 +54,21 @@ class Hit(NamedTuple):
   same: bool  # whether this is the file of the query, or has the same bytes
   strangers: str = ''  # '1 of 92' are as near at most, '' if not known
   origin: str = ''  # of a crop, its photograph and box
+  row: int = MISSING  # of its vector
+
+
+class Apart(NamedTuple):
+  """Images of videos that are shown once for each moment.
+
+  An image is left out if a nearer one of the same video is less than `seconds`
+  before or after it.
+  """
+
+  seconds: float
+  times: Mapping[str, float]  # of images from videos, seconds by name
+
+
+TOGETHER = Apart(0.0, MappingProxyType({}))
 
 
 class Answer(NamedTuple):
@@ -72,6 +88,7 @@ def search(
   exclude_same_file: bool = False,
   strangers: Calibration | None = None,
   origins: Mapping[str, str] = MappingProxyType({}),
+  apart: Apart = TOGETHER,
 ) -> list[Answer]:
   """The k nearest images of every query, or all of a smaller gallery.
 
@@ -84,28 +101,65 @@ def search(
     exclude_same_file: whether to leave out images with the bytes of the query.
     strangers: distances of strangers, with which hits are compared.
     origins: photographs and boxes of crops by their names.
+    apart: which images of videos are left out.
   """
-  wanted = min(k, len(gallery))
-  asked = min(wanted + exclude_same_file, len(gallery))
 
-  def kept(
-    query: Path, rows: np.ndarray, distances: np.ndarray
+  def chosen(
+    number: int, rows: np.ndarray, distances: np.ndarray
   ) -> Iterator[Hit]:
-    same = functools.partial(_same, query)
-    for hit in hits(root, names, rows, distances, same, strangers, origins):
+    same = functools.partial(_same, queries[number])
+    found = hits(root, names, rows, distances, same, strangers, origins)
+    for hit in spread(found, apart):
       if not (hit.same and exclude_same_file):
         yield hit
 
+  asked = k + exclude_same_file
+  found = nearest(gallery, vectors, k, chosen, asked)
+  return [Answer(*one) for one in zip(queries, found, strict=True)]
+
+
+def nearest(
+  gallery: Gallery,
+  vectors: np.ndarray,
+  k: int,
+  chosen: Callable[[int, np.ndarray, np.ndarray], Iterator[Hit]],
+  asked: int,
+) -> list[list[Hit]]:
+  """The k nearest images of every query that are chosen, or all of them.
+
+  Args:
+    vectors: of the `Q` queries, float32 `[Q, D]`.
+    chosen: `(query, rows, distances) -> hits`, the nearest first.
+    asked: number of images from which is chosen first; it grows as needed.
+  """
+  asked, wanted = min(asked, len(gallery)), min(k, len(gallery))
   while True:
     rows, distances, _ = gallery.search(vectors, asked)
     answers = [
-      Answer(query, [*kept(query, found, near)][:wanted])
-      for query, found, near in zip(queries, rows, distances, strict=True)
+      list(itertools.islice(chosen(number, found, near), wanted))
+      for number, (found, near) in enumerate(zip(rows, distances, strict=True))
     ]
-    if asked == len(gallery) or all(len(a.hits) == wanted for a in answers):
+    # An approximate index may have no more.
+    if asked == len(gallery) or all(
+      len(answer) == wanted or MISSING in found
+      for answer, found in zip(answers, rows, strict=True)
+    ):
       return answers
-    # A query has several copies in the gallery.
     asked = min(2 * asked, len(gallery))
+
+
+def spread(found: Iterable[Hit], apart: Apart) -> Iterator[Hit]:
+  """Leaves out images of moments that a nearer image has shown."""
+  seen: dict[str, list[float]] = {}
+  for hit in found:
+    time = apart.times.get(hit.name)
+    if time is not None:
+      # The frames of a video are in a folder of its name.
+      moments = seen.setdefault(hit.name.rpartition('/')[0], [])
+      if any(abs(time - one) < apart.seconds for one in moments):
+        continue
+      moments.append(time)
+    yield hit
 
 
 def hits(
@@ -127,7 +181,7 @@ def hits(
     name, near = names[row], float(distance)
     path, origin = root / name, origins.get(name, '')
     text = strangers.text(near) if strangers else ''
-    yield Hit(name, path, near, same(path), text, origin)
+    yield Hit(name, path, near, same(path), text, origin, row)
 
 
 def _same(query: Path, other: Path) -> bool:

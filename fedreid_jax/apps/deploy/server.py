@@ -92,6 +92,7 @@ class Settings(NamedTuple):
   strangers: Calibration | None = None  # with whom hits are compared
   # Photographs and boxes of crops by their names.
   origins: Mapping[str, str] = MappingProxyType({})
+  apart: image_search.Apart = image_search.TOGETHER  # what is left out
 
 
 class Unreadable(Exception):
@@ -120,9 +121,7 @@ class Finder:
     self._one_query = threading.Lock()
     self._pictures = threading.Semaphore(os.cpu_count() or 1)
     self._thumbnail = functools.lru_cache(KEPT)(self._read)
-    shape = self._decoder.height, self._decoder.width, self._decoder.channels
-    # The first search compiles, for which no user should wait.
-    self._nearest(np.zeros(shape, np.uint8))
+    self._compile()
 
   def __len__(self) -> int:
     return len(self._names)
@@ -145,22 +144,23 @@ class Finder:
     with self._one_query:
       pixels = self._decoded(data, part)
       url = image_search.data_url(data, self._decoder.max_pixels, part)
-      rows, distances = self._nearest(pixels)
-    same = functools.partial(self._has_bytes, data)
-    hits = image_search.hits(
-      self._root,
-      self._names,
-      rows,
-      distances,
-      same,
-      self._settings.strangers,
-      self._settings.origins,
-    )
-    # Rows that an approximate index has not found are the last ones.
-    shown = [
-      self._described(row, hit)
-      for row, hit in zip(rows.tolist(), hits, strict=False)
-    ]
+      vectors = self._embedded(pixels)
+
+      def chosen(number: int, rows: np.ndarray, distances: np.ndarray):
+        hits = image_search.hits(
+          self._root,
+          self._names,
+          rows,
+          distances,
+          functools.partial(self._has_bytes, data),
+          self._settings.strangers,
+          self._settings.origins,
+        )
+        return image_search.spread(hits, self._settings.apart)
+
+      k = self._settings.k
+      (hits,) = image_search.nearest(self._gallery, vectors, k, chosen, k)
+    shown = [self._described(hit) for hit in hits]
     seconds = time.monotonic() - started
     return {'query': url, 'hits': shown, 'seconds': seconds}
 
@@ -210,20 +210,23 @@ class Finder:
     except ValueError as error:
       raise Unreadable(str(error), is_image=True) from error
 
-  def _nearest(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows int64 `[k]` and distances float32 `[k]`, nearest first."""
+  def _compile(self) -> None:
+    """Searches for a black image: no user should wait for the compilation."""
+    shape = self._decoder.height, self._decoder.width, self._decoder.channels
+    vectors = self._embedded(np.zeros(shape, np.uint8))
+    self._gallery.search(vectors, min(self._settings.k, len(self._gallery)))
+
+  def _embedded(self, pixels: np.ndarray) -> np.ndarray:
+    """The vector of an image, float32 `[1, D]`."""
     kind = self._settings.modality
     kinds = None if kind is None else [kind]
     # A batch of the evaluation is padded and takes as long as if it were full.
-    vectors = self._model.embed(pixels[None], kinds, batch=1)
-    k = min(self._settings.k, len(self._gallery))
-    rows, distances, _ = self._gallery.search(vectors, k)
-    return rows[0], distances[0]
+    return self._model.embed(pixels[None], kinds, batch=1)
 
-  def _described(self, row: int, hit: image_search.Hit) -> dict[str, Any]:
+  def _described(self, hit: image_search.Hit) -> dict[str, Any]:
     label = self._settings.labels.get(hit.name, Label('', ''))
     found = {
-      'row': row,
+      'row': hit.row,
       'name': hit.name,
       'distance': hit.distance,
       'same': hit.same,

@@ -11,19 +11,22 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.apps.deploy import video
 from fedreid_jax.data import files, heic
 from fedreid_jax.training.files import atomic, recorder
 from fedreid_jax.training.snapshot import Snapshot
 from fedreid_jax.version import __version__
 
 HEADER = ('index', 'path')
+TIME = 'time'  # a further column for frames of videos: seconds, or nothing
 # Fields of the JSON file, and those of its model.
 DESCRIBED = {
   *('vectors', 'width', 'sample', 'metric', 'modality', 'model', 'images'),
@@ -48,6 +51,7 @@ class Vectors(NamedTuple):
   rows: np.ndarray  # float32 `[n, D]`, memory-mapped
   folder: Folder  # the images; `left_out` has those without a vector
   described: dict[str, Any]  # content of the JSON file
+  times: dict[str, float]  # of images from videos, seconds by name
 
 
 def csv_of(path: Path) -> Path:
@@ -85,12 +89,13 @@ def read(path: Path) -> Vectors:
       str(path),
       AGAIN,
     )
+  names, times = _names(csv_of(path), len(rows))
   folder = Folder(
     Path(described['images']),
-    _names(csv_of(path), len(rows)),
+    names,
     [(one['path'], one['reason']) for one in described['left_out']],
   )
-  return Vectors(rows, folder, described)
+  return Vectors(rows, folder, described, times)
 
 
 def check_model(stored: Vectors, model: Snapshot, where: str) -> None:
@@ -107,16 +112,19 @@ def check_model(stored: Vectors, model: Snapshot, where: str) -> None:
     )
 
 
-def _names(path: Path, size: int) -> list[str]:
-  """The paths in a CSV file with the indices 0 to `size` - 1."""
+def _names(path: Path, size: int) -> tuple[list[str], dict[str, float]]:
+  """The paths in a CSV file with the indices 0 to `size` - 1, and times."""
   names: list[str] = []
+  times: dict[str, float] = {}
   try:
     with path.open(encoding='utf-8', newline='') as file:
       lines = csv.reader(file)
-      is_ours = tuple(next(lines, ())) == HEADER
-      for index, name in lines:
+      is_ours = tuple(next(lines, ())) in (HEADER, (*HEADER, TIME))
+      for index, name, *time in lines:
         is_ours = is_ours and int(index) == len(names)
         names.append(name)
+        if time and time[0]:
+          times[name] = float(time[0])
   except (OSError, ValueError, csv.Error) as error:
     raise errors.IntegrityError(
       f'cannot be read: {error}', str(path), AGAIN
@@ -127,7 +135,7 @@ def _names(path: Path, size: int) -> list[str]:
       str(path),
       AGAIN,
     )
-  return names
+  return names, times
 
 
 def _described(path: Path) -> dict[str, Any]:
@@ -149,11 +157,17 @@ def sample(rows: np.ndarray) -> str:
   return hashlib.sha256(rows[places.astype(np.int64)].tobytes()).hexdigest()
 
 
-def folder_of(root: str | os.PathLike[str], where: str, skip: bool) -> Folder:
+def folder_of(
+  root: str | os.PathLike[str],
+  where: str,
+  skip: bool,
+  more: tuple[str, ...] = (),
+) -> Folder:
   """Lists the images of a folder and of its subfolders.
 
   `where` is the flag with the folder, for messages. With `skip`, names that
-  cannot be used are left out.
+  cannot be used are left out. Files whose names end in one of `more` are listed
+  as well.
 
   Raises:
     DataError: for no such folder, no image, or a name that cannot be used.
@@ -161,7 +175,7 @@ def folder_of(root: str | os.PathLike[str], where: str, skip: bool) -> Folder:
   path = files.check_root(root, where)
   left_out: files.Bad = []
   try:
-    names = files.list_images(path, left_out if skip else None)
+    names = files.list_images(path, left_out if skip else None, more)
   except errors.DataError as error:
     raise errors.DataError(
       error.what,
@@ -170,13 +184,13 @@ def folder_of(root: str | os.PathLike[str], where: str, skip: bool) -> Folder:
     ) from error
   if not names:
     others = files.list_others(path, ())
-    ends = f'names of images end in {", ".join(files.image_ends())}'
+    remedies = [f'names of images end in {", ".join(files.image_ends())}']
+    if found := heic.split(others)[0]:
+      remedies.append(heic.skipped(found))
+    if found := video.split(others)[0]:
+      remedies.append(video.skipped(found))
     raise errors.DataError(
-      files.nothing_in(path),
-      str(path),
-      f'{ends}; {heic.skipped(found)}'
-      if (found := heic.split(others)[0])
-      else ends,
+      files.nothing_in(path), str(path), '; '.join(remedies)
     )
   return Folder(path, names, left_out)
 
@@ -212,6 +226,7 @@ def write(
   skip: bool = False,
   advance: Callable[[int], None] = lambda more: None,
   detected: dict[str, Any] | None = None,
+  times: Mapping[str, float] = MappingProxyType({}),
 ) -> Vectors:
   """Writes the vectors of a folder of images to a `.npy` file and opens them.
 
@@ -223,6 +238,7 @@ def write(
     skip: whether to leave out files that cannot be read.
     advance: called with the number of further files that are done.
     detected: of images that are crops, values for JSON about photographs.
+    times: of images from videos, seconds by name.
 
   Raises:
     DataError: for a file that cannot be read, or none that can.
@@ -258,7 +274,7 @@ def write(
   finally:
     partial.unlink(missing_ok=True)
   names = [folder.names[row] for row in kept]
-  atomic.write_text(csv_of(out), _table(names))
+  atomic.write_text(csv_of(out), _table(names, times))
   described = {
     'vectors': len(names),
     'width': width,
@@ -309,9 +325,11 @@ def _write_header(file: BinaryIO, rows: int, width: int) -> None:
   np.lib.format.write_array_header_1_0(file, header)
 
 
-def _table(names: list[str]) -> str:
+def _table(names: list[str], times: Mapping[str, float]) -> str:
   text = io.StringIO()
   table = csv.writer(text, lineterminator='\n')
-  table.writerow(HEADER)
-  table.writerows(enumerate(names))
+  table.writerow([*HEADER, TIME] if times else HEADER)
+  for row in enumerate(names):
+    time = f'{times[row[1]]:.3f}' if row[1] in times else ''
+    table.writerow([*row, time] if times else row)
   return text.getvalue()

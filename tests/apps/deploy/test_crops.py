@@ -8,7 +8,7 @@ from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy import crops, vectors
-from fedreid_jax.apps.deploy.detector import Box
+from fedreid_jax.apps.deploy.persons import Box
 
 
 class MadeUp:
@@ -121,3 +121,43 @@ def test_a_folder_without_boxes(tmp_path, text):
   if text is not None:
     (tmp_path / 'boxes.csv').write_text(text, encoding='latin-1')
   assert crops.read(tmp_path) == {}
+
+
+def test_frames_of_videos_have_times(photos, tmp_path):
+  """Two videos with spaces in their names, between photographs."""
+  pytest.importorskip('cv2', reason="pip install '.[video]'")
+  import videos
+
+  for name in 'ad':
+    videos.write(photos / f'{name} b.avi', 4)
+  folder = vectors.folder_of(photos, '--images', False, ('.avi',))
+  out = tmp_path / 'crops'
+  found = crops.write(MadeUp(), folder, out, every=3)
+  frames = [f'{name} b.avi/00000{k}-0.png' for name in 'ad' for k in (0, 3)]
+  assert found.folder.names == sorted([*frames, *NAMES])
+  assert found.searched == crops.count(folder, 3) == 7
+  assert found.times == dict(zip(frames, [0.0, 0.3] * 2, strict=True))
+  assert [pixels(out / x).shape for x in frames] == [(48, 32, 3)] * 4
+  origins = crops.read(out)
+  assert origins[frames[1]] == 'a b.avi at 0:00:00.3, 0,0,32,48, score 0.9000'
+  assert origins[NAMES[0]] == 'c.png at 0,0,4,10, score 0.9000'
+
+
+def test_videos_that_cannot_be_read(tmp_path):
+  pytest.importorskip('cv2', reason="pip install '.[video]'")
+  import videos
+
+  data = videos.write(tmp_path / 'a.avi', 25).read_bytes()
+  (tmp_path / 'a.avi').write_bytes(data[: data.index(b'00dc', len(data) // 2)])
+  (tmp_path / 'b.avi').touch()
+  folder = vectors.Folder(tmp_path, ['a.avi', 'b.avi'], [])
+  with pytest.raises(errors.DataError, match='empty file') as info:
+    crops.write(MadeUp(), folder, tmp_path / 'crops')
+  assert info.value.line().endswith(f'{tmp_path / "b.avi"} — give a video')
+  assert not (tmp_path / 'crops').exists()
+  # The frames before the end of one that is cut off are used, and it is named.
+  found = crops.write(MadeUp(), folder, tmp_path / 'crops', skip=True)
+  assert found.searched == len(found.folder.names) > 0
+  (first, cut), second = found.folder.left_out
+  assert first == 'a.avi' and f'frame {found.searched} of 25' in cut
+  assert second == ('b.avi', 'empty file')

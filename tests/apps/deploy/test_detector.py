@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy import detector
+from fedreid_jax.apps.deploy import detector, persons
 from fedreid_jax.apps.deploy.detector import Detector, Settings
 
 pytest.importorskip('onnxruntime', reason="pip install '.[detect]'")
@@ -154,7 +154,7 @@ def test_suppression_by_sets_of_pixels(seed, overlap):
     if all(len(own & other) <= overlap * len(own | other) for _, other in kept):
       kept.append((number, own))
   expected = [number for number, _ in kept]
-  assert detector.suppress(boxes.astype(float), overlap) == expected
+  assert persons.suppress(boxes.astype(float), overlap) == expected
   assert 1 < len(expected) < 30 or overlap > 0.5
 
 

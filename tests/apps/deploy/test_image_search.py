@@ -76,6 +76,20 @@ def test_the_query_and_its_copies_are_marked_or_left_out(root):
     assert names(answer) == list(expected)
 
 
+def test_a_moment_of_a_video_is_shown_once(root):
+  """The names of the folder are of one video but for the last one."""
+  times = {name: float(k) for k, name in enumerate(NAMES[:4])}
+  query = {root / 'a': 0}
+  for seconds, expected in ((0, 'abcde'), (1, 'abcde'), (2, 'ace'), (9, 'ae')):
+    apart = image_search.Apart(seconds, times)
+    (answer,) = search(root, query, 5, apart=apart)
+    assert [name[0] for name in names(answer)] == list(expected)
+    (answer,) = search(root, query, 2, exclude_same_file=True, apart=apart)
+    # The moment of the query counts, too.
+    others = [x for x in expected if x not in 'ac']
+    assert [name[0] for name in names(answer)] == others[:2]
+
+
 def test_a_link_and_a_copy_elsewhere_are_the_same_file(root, tmp_path_factory):
   folder = tmp_path_factory.mktemp('queries')
   shutil.copyfile(root / 'b', folder / 'copy')

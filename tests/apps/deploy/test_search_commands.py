@@ -403,6 +403,27 @@ def test_one_line_and_a_code(tmp_path, door, flags, code, message):
       'give --detect=FILE.onnx',
     ),
     (
+      'embed',
+      ['--workdir={run}', '--images={photos}', '--every=2'],
+      2,
+      'no video in',
+    ),
+    (
+      'embed',
+      ['--workdir={run}', '--images={photo}'],
+      3,
+      'no folder and has no name of a video',
+    ),
+    (
+      'embed',
+      [
+        *('--workdir={run}', '--images={photos}', '--detect=hog'),
+        '--detect_class=1',
+      ],
+      2,
+      'hog is none',
+    ),
+    (
       'search',
       [*('--workdir={run}', '--gallery={photos}', '--query=y'), '--out=v.npy'],
       2,

@@ -352,7 +352,7 @@ def test_no_file_outside_the_gallery_is_shown(photos, tmp_path):
   try:
     with pytest.MonkeyPatch.context() as patch:
       listed = vectors.Folder(photos, names[:12], [])
-      patch.setattr(server.Finder, '_nearest', lambda *_: None)
+      patch.setattr(server.Finder, '_compile', lambda _: None)
       gallery = fr.Gallery(np.zeros((12, 1)), range(12))
       settings = server.Settings(1, None, {})
       found = server.Finder(model(), gallery, listed, settings)

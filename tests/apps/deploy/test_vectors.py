@@ -82,6 +82,16 @@ def test_three_files_that_belong_together(model, photos, tmp_path):
   }
 
 
+def test_images_of_videos_have_times(model, photos, tmp_path):
+  times = {NAMES[0]: 0.0, NAMES[3]: 12.3}
+  found = write(model, photos, tmp_path / 'v.npy', times=times)
+  assert found.times == times
+  with open(tmp_path / 'v-paths.csv', encoding='utf-8', newline='') as file:
+    lines = [[row['path'], row['time']] for row in csv.DictReader(file)]
+  seconds = ['0.000', '', '', '12.300', '']
+  assert lines == [[*one] for one in zip(NAMES, seconds, strict=True)]
+
+
 def test_other_names_do_not_share_a_list_of_paths(model, photos, tmp_path):
   write(model, photos, tmp_path / 'vectors.npy')
   write(model, photos / 'Zoë', tmp_path / 'some.npy')

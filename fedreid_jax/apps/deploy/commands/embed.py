@@ -1,4 +1,4 @@
-"""Embed a folder of images: `fedreid embed --workdir=DIR`.
+"""Embed images or a video: `fedreid embed --workdir=DIR`.
 
   fedreid embed --workdir=DIR --images=FOLDER --out=vectors.npy
 
@@ -7,8 +7,10 @@ run. It writes `vectors.npy` (float32 [n, D]), `paths.csv` (the image of each
 row) and `vectors.json` (the model and its distance). It does not need the
 images on which the run was trained. docs/search.md describes the files.
 
-With `--detect=DETECTOR.onnx` the images are photographs: the persons in them
-are cut out, kept in a folder with their boxes, and embedded.
+With `--detect=DETECTOR.onnx` or `--detect=hog` the images are photographs: the
+persons in them are cut out, kept in a folder with their boxes, and embedded. A
+video, `--images=FILE.avi --every=3`, is a series of photographs, and
+`paths.csv` has the time of each vector.
 """
 
 from pathlib import Path
@@ -22,7 +24,9 @@ from fedreid_jax.cli import run
 flags.adopt_module_key_flags(embedding_flags)
 flags.adopt_module_key_flags(detect_flags)
 _IMAGES = flags.DEFINE_string(
-  'images', None, 'Folder of images; folders in it are searched as well.'
+  'images',
+  None,
+  'Folder of images (folders in it are searched as well), or a video.',
 )
 _OUT = flags.DEFINE_string('out', 'vectors.npy', 'File to write.')
 
@@ -40,22 +44,20 @@ def main(argv: list[str]) -> None:
 
     out = Path(_OUT.value).expanduser()
     vectors.check_out(out)
-    detector, detected = detect_flags.opened(), None
-    crops = detect_flags.crops_of(out) if detector else None
-    images = embedding_flags.folder(_IMAGES.value, '--images')
+    images = detect_flags.photographs(_IMAGES.value)
+    search = detect_flags.opened(images, out)
     model = embedding_flags.load()
     embedding_flags.say_model(model)
-    if detector and crops:
+    detected, times = None, {}
+    if search:
       # Flags of the model are checked before many photographs are searched.
       embedding_flags.modality(model)
-      images, detected = detect_flags.cut(
-        detector,
-        images,
-        crops,
-        model.config.data.max_pixels,
-        embedding_flags.skips(),
+      limit = model.config.data.max_pixels
+      crops, detected = detect_flags.cut(
+        search, images, limit, embedding_flags.skips()
       )
-    found = embedding_flags.write(model, images, out, detected)
+      images, times = crops.folder, crops.times
+    found = embedding_flags.write(model, images, out, detected, times)
     count, width = found.rows.shape
     line = (
       f'{errors.counted(count, "vector")} of {width} in {out}, their images in '

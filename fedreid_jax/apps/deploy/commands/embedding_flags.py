@@ -3,8 +3,9 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,17 +93,21 @@ def modality(
   return None
 
 
-def folder(root: str, where: str) -> 'Folder':
-  """Lists the images of a folder and prints how many files are skipped."""
-  from fedreid_jax.apps.deploy import vectors
+def folder(root: str, where: str, more: tuple[str, ...] = ()) -> 'Folder':
+  """Lists the images of a folder and prints how many files are skipped.
+
+  Files whose names end in one of `more` are listed as well.
+  """
+  from fedreid_jax.apps.deploy import vectors, video
   from fedreid_jax.data import files, heic
 
-  found = vectors.folder_of(root, where, _SKIP.value)
+  found = vectors.folder_of(root, where, _SKIP.value, more)
   used = [*found.names, *(name for name, _ in found.left_out)]
   photographs, others = heic.split(files.list_others(found.root, used))
-  if photographs:
-    line = f'note: {heic.skipped(photographs)}'
-    print(errors.printable(line), file=sys.stderr)
+  videos, others = video.split(others)
+  skipped = [heic.skipped(photographs)] if photographs else []
+  for line in [*skipped, *([video.skipped(videos)] if videos else [])]:
+    print(errors.printable(f'note: {line}'), file=sys.stderr)
   if aside := files.set_aside(found.root):
     print(f'note: {aside}', file=sys.stderr)
   if others:
@@ -146,10 +151,12 @@ def write(
   images: 'Folder',
   out: Path,
   detected: dict[str, Any] | None = None,
+  times: Mapping[str, float] = MappingProxyType({}),
 ) -> 'Vectors':
   """Writes the vectors of a folder and shows a progress bar.
 
-  `detected` describes photographs of which the images are crops.
+  `detected` describes photographs of which the images are crops, and `times`
+  has seconds of those from videos.
 
   Raises:
     DataError: for an image that cannot be read, without --skip_unreadable.
@@ -170,6 +177,7 @@ def write(
         skip=_SKIP.value,
         advance=advance,
         detected=detected,
+        times=times,
       )
     except errors.DataError as error:
       raise _explained(error) from error

@@ -13,6 +13,7 @@ from fedreid_jax.cli import run
 from fedreid_jax.data.datasets.records import MODALITIES
 
 if TYPE_CHECKING:
+  from fedreid_jax.apps.deploy.image_search import Apart
   from fedreid_jax.apps.deploy.vectors import Folder, Vectors
   from fedreid_jax.evaluation.index import Gallery
   from fedreid_jax.evaluation.strangers import Calibration
@@ -47,6 +48,13 @@ _STRANGERS = flags.DEFINE_string(
   None,
   'File of `evaluate --strangers`: print for each image how many strangers are '
   'as near.',
+)
+
+_APART = flags.DEFINE_float(
+  'apart',
+  None,
+  'Seconds: leave out an image of a video if a nearer one is within so many.',
+  0,
 )
 
 METHODS = {
@@ -89,11 +97,17 @@ def neighbours() -> int:
 
 def find() -> Source:
   """Opens the vectors of the gallery, or lists its images."""
-  from fedreid_jax.apps.deploy import vectors
+  from fedreid_jax.apps.deploy import vectors, video
 
   path = Path(given()).expanduser()
   if path.suffix == '.npy' and not path.is_dir():
     return Source(None, vectors.read(path))
+  if video.is_video(path.name) and path.is_file():
+    raise errors.ConfigError(
+      f'{path} is a video',
+      '--gallery',
+      'give the .npy file that `fedreid embed --images=FILE` writes',
+    )
   return Source(embedding_flags.folder(given(), '--gallery'), None)
 
 
@@ -179,6 +193,25 @@ def strangers(model: 'Snapshot', metric: str) -> 'Calibration | None':
   return calibration.read(path, model.digest, metric)
 
 
+def apart(source: Source) -> 'Apart':
+  """Reads --apart.
+
+  Raises:
+    ConfigError: for a gallery without images of videos.
+  """
+  from fedreid_jax.apps.deploy import image_search
+
+  if _APART.value is None:
+    return image_search.TOGETHER
+  if source.stored is None or not source.stored.times:
+    raise errors.ConfigError(
+      'the gallery has no times',
+      '--apart',
+      'give the .npy file that `fedreid embed --images=VIDEO` writes',
+    )
+  return image_search.Apart(_APART.value, source.stored.times)
+
+
 def about(
   model: 'Snapshot',
   stored: 'Vectors',
@@ -197,6 +230,8 @@ def about(
     ('distance', gallery.metric),
     ('search', method),
   ]
+  if _APART.value is not None:
+    found.append(('apart', f'{_APART.value:g} seconds in a video'))
   if known:
     from fedreid_jax.training import calibration
 

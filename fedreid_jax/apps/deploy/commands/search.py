@@ -89,6 +89,7 @@ def _search(
   from fedreid_jax.training.files import atomic
 
   paths, found = queries
+  apart = gallery_flags.apart(source)
   stored = gallery_flags.embedded(source, model)
   folder = stored.folder
   gallery = gallery_flags.opened(source, stored)
@@ -103,11 +104,12 @@ def _search(
     _EXCLUDE.value,
     known,
     crops.read(folder.root),
+    apart,
   )
   about = gallery_flags.about(model, stored, gallery, known)
   _print(answers)
   if max(len(one.hits) for one in answers) < k:
-    print(f'note: the gallery has fewer images than --k={k}')
+    print(f'note: fewer images than --k={k} are found')
   max_pixels = model.config.data.max_pixels
   atomic.write_text(out, image_search.page(answers, about, max_pixels))
 

@@ -73,13 +73,14 @@ def _serve() -> None:
   kind = embedding_flags.modality(model, gallery_flags.QUERY_MODALITY)
   embedding_flags.say_model(model)
   known = gallery_flags.strangers(model, gallery_flags.metric(source, model))
+  apart = gallery_flags.apart(source)
   stored = gallery_flags.embedded(source, model)
   gallery = gallery_flags.opened(source, stored)
   about = gallery_flags.about(model, stored, gallery, known)
-  labels = _labels(model, stored.folder)
+  labels = {} if stored.times else _labels(model, stored.folder)
   origins = crops.read(stored.folder.root)
   settings = server.Settings(
-    gallery_flags.neighbours(), kind, labels, known, origins
+    gallery_flags.neighbours(), kind, labels, known, origins, apart
   )
   found = server.Finder(model, gallery, stored.folder, settings)
   made = server.make_app(found, about, _UPLOAD.value * server.MEBIBYTE, _failed)
