@@ -222,6 +222,27 @@ BUGS = (
     ),
   ),
   (
+    ('evaluation/explanation.py', 'evaluation/test_explanation.py'),
+    (
+      ('u = vectors[::-1] /', 'u = vectors /'),
+      ('Side(parts,', 'Side(-parts,'),
+      (
+        'return Explanation(similarity, way, *sides)',
+        'return Explanation(similarity, way, *sides[::-1])',
+      ),
+      (
+        'turned = [x[:, :, ::-1] for x in values[half:]]',
+        'turned = values[half:]',
+      ),
+      ('flow = flow + weights @ flow', 'flow = flow + flow @ weights'),
+      ('images[::2], modalities[::2]', 'images[:2], modalities[::2]'),
+      (
+        'explain(shuffled(variables), images[:2]',
+        'explain(variables, images[:2]',
+      ),
+    ),
+  ),
+  (
     ('evaluation/features.py', 'evaluation/test_features.py'),
     (('len(members) < 2', 'len(members) < 1'),),
   ),

@@ -4,7 +4,7 @@ Figures can be created in any thread.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,18 +120,22 @@ def sheet(
   titles: Sequence[str],
   title: str,
   gaps: Sequence[int] = (),
+  tall: float = PHOTO,
 ) -> Any:
   """Arranges photographs in rows; frames of matches are solid, others dashed.
 
   None is an empty place. Columns have `titles`, and space before `gaps`.
+  Photographs are `tall` inches high.
   """
   height, width = next(p.image.shape for p in rows[0] if p)[:2]
-  wide = PHOTO * max(width / height, 0.45)
+  wide = tall * max(width / height, 0.45)
+  lines = max(1 + p.caption.count('\n') for row in rows for p in row if p)
   widths = [1.0] * len(titles)
   for column in gaps:
     widths[column] = 1.3
   figure = new(
-    wide * sum(widths) * 1.25 + 0.3, len(rows) * (PHOTO + 0.22) + 0.75
+    wide * sum(widths) * 1.25 + 0.3,
+    len(rows) * (tall + 0.07 + 0.15 * lines) + 0.75,
   )
   figure.suptitle(title, fontsize=10)
   places = figure.subplots(
@@ -143,6 +147,20 @@ def sheet(
     for column, (axes, photo) in enumerate(zip(line, photos, strict=True)):
       _show(axes, photo, 'E' if column in gaps else 'C')
   return figure
+
+
+def legend(figure: Any, colours: Mapping[str, str]) -> None:
+  """Adds the meaning of colours below the panels of a figure."""
+  from matplotlib import patches
+
+  handles = [patches.Patch(color=c, label=name) for c, name in colours.items()]
+  figure.legend(
+    handles=handles,
+    loc='outside lower center',
+    ncols=len(handles),
+    fontsize=8,
+    frameon=False,
+  )
 
 
 def _show(axes: Any, photo: Photo | None, anchor: str) -> None:

@@ -18,7 +18,7 @@ from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import plugins, types
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
-from fedreid_jax.evaluation import features
+from fedreid_jax.evaluation import explanation, features
 from fedreid_jax.training import named_models
 from fedreid_jax.training.files import run_files
 from fedreid_jax.training.processes import process
@@ -61,6 +61,7 @@ class Snapshot:
   name: str
   _extractor: Callable[[int], Callable[..., np.ndarray]]
   digest: str = ''
+  _explainer: Callable[[], explanation.Explainer] | None = None
 
   @property
   def has_modalities(self) -> bool:
@@ -149,6 +150,54 @@ class Snapshot:
       if len(rows):
         yield rows, extract(self.variables, pixels, kinds[rows])
 
+  def explain(
+    self, images: Images, modalities: Any = None
+  ) -> explanation.Controlled:
+    """Says which positions carry the similarity of two images.
+
+    A third image, of another person, is for the control. `fedreid_jax.
+    evaluation.explanation` has the definitions.
+
+    >>> import fedreid_jax as fr
+    >>> model = fr.load('runs/first')
+    >>> found = model.explain(['a.jpg', 'b.jpg', 'c.jpg'])
+    >>> found.pair.way, found.pair.query.parts.shape
+    ('exact', (8, 4))
+
+    Args:
+      images: the query, the image that it matches and one of a stranger, as
+        for `embed`.
+      modalities: as for `embed`, `[3]`.
+
+    Raises:
+      DataError: as for `embed`, or for another number of images.
+      ConfigError: for a model that has vectors only, and no network.
+    """
+    if self._explainer is None:
+      raise errors.ConfigError(
+        'this model has vectors only, and no maps that explain them',
+        'explain',
+        'give a model of a run',
+      )
+    if len(images) != 3:
+      raise errors.DataError(
+        errors.counted(len(images), 'image'),
+        'explain',
+        'give a query, an image that it matches and one of a stranger',
+      )
+    if hasattr(images, 'dtype'):
+      images = np.asarray(images)
+    if isinstance(images, np.ndarray):
+      self._check_pixels(images)
+      pixels = images
+    else:
+      how = self.config.data.decoder()
+      ((_, pixels),) = decoder.read(images, how, len(images))
+    kinds = _modalities(modalities, len(images))
+    return explanation.controlled(
+      self._explainer(), self.variables, pixels, kinds
+    )
+
   def _check(
     self, images: Images, modalities: Any, batch: int | None
   ) -> tuple[np.ndarray, int]:
@@ -220,15 +269,20 @@ def load(
   network = named_models.network(
     config, data_lib.without_images(config.data), models[name]
   )
+  view = network.transforms.test
+  ranked = {
+    'flip': config.evaluation.flip,
+    'feature': config.evaluation.feature,
+  }
   extractor = functools.partial(
     features.make_extractor,
     network.model,
-    network.transforms.test,
+    view,
     # Without a mesh, on one device: programs over several devices that two
     # threads start at once may wait for each other forever.
-    flip=config.evaluation.flip,
-    feature=config.evaluation.feature,
+    **ranked,
   )
+  explainer = functools.partial(explanation.make, network.model, view, **ranked)
   return Snapshot(
     config=config,
     variables={**network.variables, **models[name]},
@@ -237,6 +291,7 @@ def load(
     # One jitted function for each batch, which compiles once.
     _extractor=functools.cache(lambda batch: extractor(batch=batch)),
     digest=digest_of(config, models[name]),
+    _explainer=functools.cache(explainer),
   )
 
 

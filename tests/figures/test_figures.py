@@ -10,7 +10,7 @@ from drawn import written
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
-from fedreid_jax.figures import canvas, curves, retrieval, tsne
+from fedreid_jax.figures import canvas, curves, overlay, retrieval, tsne, why
 
 
 def entry(round_, target, model, **metrics):
@@ -210,3 +210,31 @@ def test_a_picture_says_which_images_are_infrared(picture):
   else:
     tsne.real(run, 0)
   assert told and all(kinds is not None for kinds in told)
+
+
+def test_a_sheet_says_why_queries_match(run, tmp_path):
+  figure = why.draw(run, 'toy', num=2)
+  assert len(figure.axes) == 2 * 8
+  one = retrieval.rank(run, '', 2, 0)[0]
+  images = run.target('').images.images()
+  shown = [axes.get_images()[0].get_array() for axes in figure.axes[:3]]
+  for array, place in zip(
+    shown[:2], (one.query, one.gallery[one.right][0]), strict=True
+  ):
+    np.testing.assert_array_equal(array, images[place][..., 0])
+  assert shown[2].shape[0] == overlay.HEIGHT
+  captions = [axes.get_xlabel() for axes in figure.axes[:8]]
+  similarity = float(captions[1].removeprefix('similarity '))
+  for caption in captions[2:4]:
+    parts = [float(line.split()[1]) for line in caption.splitlines()]
+    assert sum(parts) == pytest.approx(similarity, abs=2e-4)
+  assert [c.split()[0] for c in captions[4:]] == ['r', 'similarity', 'r', 'r']
+  written(figure, tmp_path / 'why.png')
+
+
+def test_strangers_are_needed_to_say_why(run, monkeypatch):
+  ranked = retrieval.rank(run, '', 1, 0)
+  alone = [one._replace(right=np.ones_like(one.right)) for one in ranked]
+  monkeypatch.setattr(retrieval, 'rank', lambda *_: alone)
+  with pytest.raises(errors.ConfigError, match='two or more persons'):
+    why.draw(run, 'toy')

@@ -212,10 +212,14 @@ def thumbnail(
       image = decoder.cut(ImageOps.exif_transpose(image), part)
       image = decoder.opaque(image).convert('RGB')
       image.thumbnail((side, side), Image.Resampling.BICUBIC)
-      stream = io.BytesIO()
-      image.save(stream, 'JPEG', quality=80)
+      return _jpeg(image)
   except (OSError, SyntaxError, ValueError):
     return None
+
+
+def _jpeg(image: Image.Image) -> bytes:
+  stream = io.BytesIO()
+  image.save(stream, 'JPEG', quality=80)
   return stream.getvalue()
 
 
@@ -226,9 +230,16 @@ def data_url(
 ) -> str | None:
   """The thumbnail as a `data:` URL, None if it cannot be read."""
   found = thumbnail(source, max_pixels, part=part)
-  if found is None:
-    return None
-  return f'data:image/jpeg;base64,{base64.b64encode(found).decode()}'
+  return None if found is None else _url(found)
+
+
+def array_url(pixels: np.ndarray) -> str:
+  """Pixels, uint8 `[rows, columns, 3]`, as a `data:` URL."""
+  return _url(_jpeg(Image.fromarray(pixels)))
+
+
+def _url(jpeg: bytes) -> str:
+  return f'data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}'
 
 
 def page(

@@ -5,6 +5,8 @@
   GET  /page.js        its program
   POST /search         the bytes of an image -> the nearest images, JSON;
                        ?part=LEFT,TOP,RIGHT,BOTTOM searches for a part of it
+  POST /why/ROW        the bytes of an image, with the same ?part= -> why it
+                       matches an image of the gallery, JSON
   GET  /gallery/ROW    a thumbnail of the gallery, JPEG
   GET  /gallery/ROW/large
 
@@ -41,7 +43,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedreid_jax import errors
 from fedreid_jax.apps import deploy
-from fedreid_jax.apps.deploy import image_search
+from fedreid_jax.apps.deploy import explained, image_search
 from fedreid_jax.apps.deploy.vectors import Folder
 from fedreid_jax.data import decoder
 from fedreid_jax.data.decoder import WHOLE, Part
@@ -77,6 +79,7 @@ HEADERS = {
 }
 MEBIBYTE = 1 << 20
 KEPT = 1024  # thumbnails in memory
+STRANGERS = 100  # images of the gallery that may be the control of a match
 LARGE = 1600  # largest side of an enlarged image, pixels
 # Images of the gallery are addressed by rows: no request contains a path.
 _ROW = re.compile(r'\d{1,10}', re.ASCII)
@@ -93,6 +96,7 @@ class Settings(NamedTuple):
   # Photographs and boxes of crops by their names.
   origins: Mapping[str, str] = MappingProxyType({})
   apart: image_search.Apart = image_search.TOGETHER  # what is left out
+  gallery_modality: int | None = None
 
 
 class Unreadable(Exception):
@@ -101,6 +105,10 @@ class Unreadable(Exception):
   def __init__(self, reason: str, is_image: bool):
     super().__init__(reason)
     self.is_image = is_image
+
+
+class Unexplained(Exception):
+  """A match that cannot be explained, because an image is missing."""
 
 
 class Finder:
@@ -164,6 +172,59 @@ class Finder:
     seconds = time.monotonic() - started
     return {'query': url, 'hits': shown, 'seconds': seconds}
 
+  def explain(
+    self, data: bytes, part: decoder.Part, row: int
+  ) -> dict[str, Any]:
+    """Values for JSON that say why an uploaded image matches one of a row.
+
+    `explained.describe` has their names.
+
+    Raises:
+      Unreadable: for bytes that are not a usable image.
+      Unexplained: if the image of the row, or those of all strangers, cannot be
+        read.
+      ConfigError: for a model that cannot explain.
+    """
+    with self._one_query:
+      query, match = self._decoded(data, part), self._pixels(row)
+      if match is None:
+        raise Unexplained('The image cannot be read.')
+      stranger = self._stranger(query, row)
+      if stranger is None:
+        raise Unexplained('The gallery has no image of a stranger to compare.')
+      pixels = np.stack([query, match, stranger])
+      other = self._settings.gallery_modality or 0
+      kinds = [self._settings.modality or 0, other, other]
+      found = self._model.explain(pixels, kinds)
+    return explained.describe(pixels, found)
+
+  def _pixels(self, row: int) -> np.ndarray | None:
+    path = self._inside(self._root / self._names[row])
+    with contextlib.suppress(OSError, ValueError):
+      return path and decoder.decode(path.read_bytes(), self._decoder)
+    return None
+
+  def _stranger(self, query: np.ndarray, row: int) -> np.ndarray | None:
+    """The image least similar to a query, of `STRANGERS` over the gallery.
+
+    It has another known identity than the image of the row, or none. An image
+    whose file cannot be read is passed over.
+    """
+    size = min(STRANGERS, len(self))
+    rows = np.linspace(0, len(self) - 1, size).astype(int)
+    vector = self._embedded(query)[0]
+    vectors = np.asarray(self._gallery.vectors[rows])
+    lengths = np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
+    own = self._label(self._names[row]).identity
+    for other in rows[np.argsort(vectors @ vector / lengths, kind='stable')]:
+      identity = self._label(self._names[other]).identity
+      if other == row or own and identity == own:
+        continue
+      found = self._pixels(int(other))
+      if found is not None:
+        return found
+    return None
+
   def picture(self, row: int, large: bool = False) -> bytes | None:
     """Encodes the thumbnail of an image of the gallery as JPEG.
 
@@ -223,8 +284,11 @@ class Finder:
     # A batch of the evaluation is padded and takes as long as if it were full.
     return self._model.embed(pixels[None], kinds, batch=1)
 
+  def _label(self, name: str) -> Label:
+    return self._settings.labels.get(name, Label('', ''))
+
   def _described(self, hit: image_search.Hit) -> dict[str, Any]:
-    label = self._settings.labels.get(hit.name, Label('', ''))
+    label = self._label(hit.name)
     found = {
       'row': hit.row,
       'name': hit.name,
@@ -253,26 +317,40 @@ def make_app(
   `failed` gets an error of the program and returns the line of the response.
   """
 
-  async def search(request: Request) -> Response:
-    _check_origin(request)
+  async def answered(
+    request: Request, answer: Callable[..., dict[str, Any]], *about: Any
+  ) -> Response:
     try:
       part = _part(request)
       data = await _body(request, limit)
     except ClientDisconnect:  # nobody reads the response
       return Response(status_code=400)
     try:
-      # The search computes for long and would block other requests.
-      return JSONResponse(await run_in_threadpool(finder.find, data, part))
+      # The computation is long and would block other requests.
+      return JSONResponse(await run_in_threadpool(answer, data, part, *about))
     except Unreadable as error:
       status = 400 if error.is_image else 415
       reason = errors.printable(str(error))
       raise HTTPException(status, f'Not a usable image: {reason}.') from error
+    except Unexplained as error:
+      raise HTTPException(404, str(error)) from error
+
+  async def search(request: Request) -> Response:
+    _check_origin(request)
+    return await answered(request, finder.find)
+
+  async def why(request: Request) -> Response:
+    _check_origin(request)
+    row = _row(request, len(finder))
+    try:
+      return await answered(request, finder.explain, row)
+    except errors.ConfigError as error:
+      reason = errors.printable(error.what)
+      raise HTTPException(501, f'No explanation: {reason}.') from error
 
   def picture(request: Request) -> Response:
-    row = request.path_params['row']
-    if not _ROW.fullmatch(row) or int(row) >= len(finder):
-      raise HTTPException(404, 'The gallery has no such image.')
-    found = finder.picture(int(row), request.url.path.endswith('/large'))
+    row = _row(request, len(finder))
+    found = finder.picture(row, request.url.path.endswith('/large'))
     if found is None:
       raise HTTPException(404, 'The image cannot be read.')
     return Response(found, media_type='image/jpeg')
@@ -288,6 +366,7 @@ def make_app(
       _fixed('/page.css', style, 'text/css'),
       _fixed('/page.js', _file('page.js'), 'text/javascript'),
       Route('/search', search, methods=['POST']),
+      Route('/why/{row}', why, methods=['POST']),
       Route('/gallery/{row}', picture),
       Route('/gallery/{row}/large', picture),
     ],
@@ -295,6 +374,14 @@ def make_app(
   )
   # Outside of Starlette, whose error responses must have the headers, too.
   return _WithHeaders(app)
+
+
+def _row(request: Request, size: int) -> int:
+  """The row that a request names; 404 if the gallery has none."""
+  row = request.path_params['row']
+  if not _ROW.fullmatch(row) or int(row) >= size:
+    raise HTTPException(404, 'The gallery has no such image.')
+  return int(row)
 
 
 def _part(request: Request) -> Part:

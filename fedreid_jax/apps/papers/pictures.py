@@ -9,7 +9,7 @@ from fedreid_jax.apps.papers import figures, report
 from fedreid_jax.apps.papers.cells import Cell, results
 from fedreid_jax.apps.papers.tables.declare import Table
 from fedreid_jax.config import load
-from fedreid_jax.figures import canvas, curves, retrieval, tsne
+from fedreid_jax.figures import canvas, curves, retrieval, tsne, why
 from fedreid_jax.training import loaded_run
 
 
@@ -27,6 +27,9 @@ def of_runs(
   if what == 'ranked':
     label, run = runs[0]
     return retrieval.draw_ranked(run, label, target, seed=seed)
+  if what == 'why':
+    label, run = runs[0]
+    return why.draw(run, label, target, seed=seed)
   if what == 'tsne':
     return tsne.draw(runs, source, seed)
   if what == 'cmc':

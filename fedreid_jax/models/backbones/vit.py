@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 
 from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Mark, Range
@@ -114,10 +114,17 @@ class Attention(nn.Module):
     b, t, d = x.shape
     qkv = nn.Dense(3 * d, dtype=self.dtype, kernel_init=_INIT, name='qkv')(x)
     q, k, v = jnp.moveaxis(qkv.reshape(b, t, 3, self.heads, -1), 2, 0)
-    scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) * q.shape[-1] ** -0.5
-    weights = quotients.softmax(scores.astype(jnp.float32)).astype(self.dtype)
+    weights = self.weights(q, k).astype(self.dtype)
     y = jnp.einsum('bhqk,bkhd->bqhd', weights, v).reshape(b, t, d)
     return nn.Dense(d, dtype=self.dtype, kernel_init=_INIT, name='proj')(y)
+
+  # A method, so that `evaluation.inside` can intercept it.
+  def weights(
+    self, q: Float[Array, 'B T h d'], k: Float[Array, 'B T h d']
+  ) -> Float32[Array, 'B h T T']:
+    """How much each token attends to each other one."""
+    scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) * q.shape[-1] ** -0.5
+    return quotients.softmax(scores.astype(jnp.float32))
 
 
 _INIT = nn.initializers.truncated_normal(0.02)

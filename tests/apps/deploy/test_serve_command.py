@@ -131,6 +131,15 @@ def page(run_and_photos):
   assert (process.returncode, err) == (130, 'stopped by SIGINT\n')
 
 
+def search(shown):
+  """Searches for the photograph that was chosen."""
+  shown.wait('!document.querySelector("#crop").hidden')
+  shown.value('document.querySelector("#crop [type=submit]").click()')
+
+
+SHOWN = '[...document.querySelectorAll("figure img")]'  # not those of dialogs
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(browser.program() is None, reason='no Chromium on PATH')
 def test_a_photograph_is_searched_for_in_a_browser(page, tmp_path):
@@ -143,20 +152,31 @@ def test_a_photograph_is_searched_for_in_a_browser(page, tmp_path):
   with browser.opened(address, tmp_path / 'profile') as shown:
     shown.resize(400, 900)
     shown.drop(query)
+    search(shown)
     shown.wait('document.querySelectorAll("ol.hits li").length === 8')
     first = shown.text('ol.hits li')
     assert first.split('\n') == [
       *('rank 1', first.split('\n')[1], 'identity person 2', 'camera 1'),
-      *('person 2/<i>_c1.png', 'same file'),
+      *('person 2/<i>_c1.png', 'same file', 'why?'),
     ]
-    shown.wait('[...document.images].every((i) => i.complete)')
-    assert shown.value('[...document.images].every((i) => i.naturalWidth)')
-    assert shown.value('document.images.length') == 9
+    shown.wait(f'{SHOWN}.every((i) => i.complete)')
+    assert shown.value(f'{SHOWN}.every((i) => i.naturalWidth)')
+    assert shown.value(f'{SHOWN}.length') == 9
     assert shown.value('document.documentElement.scrollWidth') <= 400
+    assert shown.console == []
+    shown.value('document.querySelectorAll("button.why")[1].click()')
+    shown.wait('document.querySelectorAll("#groups img").length === 6')
+    shown.wait(f'{SHOWN}.every((i) => i.complete)')
+    assert shown.value(f'{SHOWN}.every((i) => i.naturalWidth)')
+    assert shown.text('#asked').startswith('rank 2: person 2/<i>_c0.png')
+    assert shown.text('#reason').startswith('exact parts of the similarity')
+    assert shown.value('document.querySelector("#why").scrollWidth') <= 400
+    shown.value('document.querySelector("#why form button").click()')
     assert shown.console == []
     shown.resize(1600, 900)
     shown.pick('#photograph', photos / 'person 0/<i>_c0.png')
-    shown.wait('document.querySelector("h2").textContent.includes("c0")')
+    search(shown)
+    shown.wait('document.querySelector("#title").textContent.includes("c0")')
     assert 'person 0/<i>_c0.png' in shown.text('ol.hits li')
     assert shown.console == []
     shown.drop(large)
@@ -164,10 +184,11 @@ def test_a_photograph_is_searched_for_in_a_browser(page, tmp_path):
     assert shown.text('#failure').endswith('The file is larger than 1 MiB.')
     assert shown.console == []  # it was not sent
     shown.drop(note)
+    search(shown)
     shown.wait('document.querySelector("#failure").textContent.match("JPEG")')
     assert shown.value('document.querySelector("#results").hidden')
     shown.press('Tab', 9)
-    assert shown.value('document.activeElement.id') == 'photograph'
+    assert shown.value('document.activeElement.type') == 'reset'
     assert (
       shown.value('getComputedStyle(document.activeElement).outlineStyle')
       == 'solid'

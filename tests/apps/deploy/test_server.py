@@ -1,5 +1,6 @@
 """The local page as a client of HTTP meets it."""
 
+import base64
 import contextlib
 import http.client
 import io
@@ -17,7 +18,9 @@ from PIL import Image
 
 import fedreid_jax as fr
 from fedreid_jax.apps.deploy import vectors
+from fedreid_jax.data import decoder
 from fedreid_jax.data.folder import folder_layout
+from fedreid_jax.evaluation.explanation import Explanation, Side
 from fedreid_jax.evaluation.strangers import Calibration
 from fedreid_jax.training import snapshot
 
@@ -42,10 +45,19 @@ def extractor(batch):
   return extract
 
 
-def model(metric='euclidean'):
+def explain(variables, images, modalities):
+  """Parts that tell the two images: the mean of each."""
+  del variables, modalities
+  sides = [
+    Side(np.float32(x.mean(2)[::4, ::4] / 255), 0.25, 0.0) for x in images
+  ]
+  return Explanation(0.5, 'exact', *sides)
+
+
+def model(metric='euclidean', explainer=lambda: explain):
   fields = {'evaluation.metric': metric, 'data.max_pixels': 10_000}
   config = validation.validate(fr.load_config('fedpav:smoke', fields))
-  return snapshot.Snapshot(config, {}, 3, 'global', extractor, 'abc')
+  return snapshot.Snapshot(config, {}, 3, 'global', extractor, 'abc', explainer)
 
 
 class Site:
@@ -220,6 +232,11 @@ def test_uploads_that_are_refused(site, data, status, message):
     ('POST', '/search', {'Origin': 'null'}, 403),
     ('POST', '/search', {'Sec_Fetch_Site': 'cross-site'}, 403),
     ('POST', '/search', {'Sec_Fetch_Site': 'same-site'}, 403),
+    ('POST', '/why/0', {'Origin': 'http://evil.example'}, 403),
+    ('POST', '/why/0', {'Sec_Fetch_Site': 'cross-site'}, 403),
+    ('POST', '/why/12', {}, 404),
+    ('POST', '/why/x', {}, 404),
+    ('GET', '/why/0', {}, 405),
     ('GET', '/search', {}, 405),
     ('POST', '/gallery/0', {}, 405),
     ('GET', '/gallery/12', {}, 404),
@@ -326,6 +343,78 @@ def test_parts_that_are_none(site, part):
   assert status == 400 and b'not four fractions' in body
   status, _, body = site.ask('POST', '/search?part=0,0,0.1,1', png(4, 4))
   assert status == 400 and b'less than two pixels' in body
+
+
+def test_a_match_is_explained_with_its_controls(site, photos, monkeypatch):
+  """The pictures are of the part, of the row, and of another person."""
+  seen = []
+
+  def kept(own, images, modalities):
+    seen.append((images, modalities))
+    return ours(own, images, modalities)
+
+  ours = snapshot.Snapshot.explain
+  monkeypatch.setattr(snapshot.Snapshot, 'explain', kept)
+  row = site.names.index('p1/x_c01.png')
+  data = (photos / 'p1/x_c00.png').read_bytes()
+  status, _, body = site.ask('POST', f'/why/{row}?part=0,0,0.5,1', data)
+  assert status == 200, body
+  found, ((images, kinds),) = json.loads(body), seen
+  how = model().config.data.decoder()
+  stranger = min(
+    (k for k, name in enumerate(site.names) if not name.startswith('p1')),
+    key=lambda k: cosine(site.rows[k], extractor(1)({}, images[:1], [0])[0]),
+  )
+  files = [(photos / site.names[k]).read_bytes() for k in (row, stranger)]
+  expected = [decoder.decode(data, how, (0.0, 0.0, 0.5, 1.0))]
+  expected += [decoder.decode(file, how) for file in files]
+  np.testing.assert_array_equal(images, expected)
+  assert kinds == [0, 0, 0]
+  groups = found['groups']
+  names = [[p['name'] for p in group['pictures']] for group in groups]
+  assert names == [['query', 'match'], ['query', 'stranger'], names[0]]
+  assert groups[0]['similarity'] == 'similarity 0.5000'
+  total = images[0].mean(2)[::4, ::4].sum() / 255
+  assert groups[0]['pictures'][0]['lines'] == [
+    *(f'positions {total:+.4f}', 'constant +0.2500')
+  ]
+  # Fake parts depend on neither the pair nor the weights.
+  assert groups[1]['pictures'][0]['lines'] == ['r +1.00']
+  url = groups[0]['pictures'][0]['url']
+  picture = base64.b64decode(url.removeprefix('data:image/jpeg;base64,'))
+  assert Image.open(io.BytesIO(picture)).size == (128, 256)
+  assert [*found['legend'].values()][1] == 'lowers the similarity'
+
+
+def cosine(a, b):
+  return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+@pytest.mark.parametrize(
+  'change, status, message',
+  [
+    ({'data': b'text'}, 415, 'not an image in JPEG'),
+    ({'path': '/why/0?part=1'}, 400, 'not four fractions'),
+    ({'pixels': ()}, 404, 'The image cannot be read.'),
+    ({'pixels': (0,)}, 404, 'no image of a stranger'),
+    ({'model': model(explainer=None)}, 501, 'No explanation: this model has'),
+  ],
+)
+def test_matches_that_cannot_be_explained(
+  site, monkeypatch, change, status, message
+):
+  if 'pixels' in change:
+    ours = site.finder._pixels
+    readable = change['pixels']
+    monkeypatch.setattr(
+      site.finder, '_pixels', lambda k: ours(k) if k in readable else None
+    )
+  if 'model' in change:
+    monkeypatch.setattr(site.finder, '_model', change['model'])
+  path, data = change.get('path', '/why/0'), change.get('data', png(4, 4))
+  found, _, body = site.ask('POST', path, data)
+  assert found == status and message in body.decode()
+  assert len(body.decode().splitlines()) == 1 and not site.failures
 
 
 def test_an_image_of_the_gallery_is_enlarged(site, monkeypatch):

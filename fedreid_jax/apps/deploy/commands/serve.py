@@ -80,7 +80,13 @@ def _serve() -> None:
   labels = {} if stored.times else _labels(model, stored.folder)
   origins = crops.read(stored.folder.root)
   settings = server.Settings(
-    gallery_flags.neighbours(), kind, labels, known, origins, apart
+    gallery_flags.neighbours(),
+    kind,
+    labels,
+    known,
+    origins,
+    apart,
+    stored.described['modality'],
   )
   found = server.Finder(model, gallery, stored.folder, settings)
   made = server.make_app(found, about, _UPLOAD.value * server.MEBIBYTE, _failed)

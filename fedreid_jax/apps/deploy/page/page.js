@@ -1,11 +1,12 @@
 'use strict';
 // Sends a photograph, or a part of it, and shows the images of the gallery that
-// are nearest to it.
+// are nearest to it, and why one of them matches.
 // Names are set as text, so that no file name can be markup.
 
 const form = document.getElementById('choose');
 const crop = document.getElementById('crop');
 const photo = document.getElementById('photo');
+const why = document.getElementById('why');
 const zoom = document.getElementById('zoom');
 const input = document.getElementById('photograph');
 const state = document.getElementById('status');
@@ -15,6 +16,8 @@ const limit = Number(form.dataset.limit);
 const EDGES = ['left', 'top', 'right', 'bottom'];
 let running = new AbortController();
 let chosen = null;  // the file
+let searched = null;  // the file and the part of the results
+let explaining = new AbortController();
 let start = null;  // where a pointer began to mark a part, in percent
 let enlarged = 0;  // position of the image in the dialog
 
@@ -71,10 +74,69 @@ function shown(hit, rank) {
   larger.dataset.text = text;
   larger.append(picture(`gallery/${hit.row}`, `enlarge ${text}`));
   larger.addEventListener('click', () => enlarge(rank - 1));
-  figure.append(larger, caption(lines));
+  const reason = element('button', 'why?', 'why');
+  reason.type = 'button';
+  reason.setAttribute('aria-label', `why does ${text} match?`);
+  reason.addEventListener('click', () => explain(hit.row, text));
+  figure.append(larger, caption(lines), reason);
   const item = element('li');
   item.append(figure);
   return item;
+}
+
+function group({title, similarity, pictures}) {
+  const made = element('section');
+  made.append(element('h3', title), element('p', similarity));
+  const pair = made.appendChild(element('div', '', 'pair'));
+  for (const {name, url, lines} of pictures) {
+    const figure = pair.appendChild(element('figure'));
+    const shown = lines.map((line) => [line]);
+    figure.append(
+      picture(url, `${title}: ${name}`),
+      caption([[name, 'rank'], ...shown]),
+    );
+  }
+  return made;
+}
+
+function swatch([colour, text]) {
+  const made = element('span');
+  made.appendChild(element('i')).style.background = colour;
+  made.append(text);
+  return made;
+}
+
+function fill(reason, found = {legend: {}, groups: [], note: ''}) {
+  document.getElementById('reason').textContent = reason;
+  document.getElementById('legend').replaceChildren(
+    ...Object.entries(found.legend).map(swatch),
+  );
+  document.getElementById('groups').replaceChildren(...found.groups.map(group));
+  document.getElementById('note').textContent = found.note;
+}
+
+// The photograph is sent again: the server does not keep it.
+async function explain(row, text) {
+  explaining.abort();
+  const own = explaining = new AbortController();
+  document.getElementById('asked').textContent = text;
+  fill('Computing why …');
+  if (!why.open) why.showModal();
+  try {
+    const {file, part} = searched;
+    const response = await post(`why/${row}?part=${part}`, file, own.signal);
+    if (response.ok) {
+      const found = await response.json();
+      fill(found.way, found);
+    } else fill(await response.text());
+  } catch (error) {
+    if (!own.signal.aborted) fill('The server does not answer.');
+  }
+}
+
+function post(url, body, signal) {
+  const headers = {'Content-Type': 'application/octet-stream'};
+  return fetch(url, {method: 'POST', body, headers, signal});
 }
 
 function show(name, found) {
@@ -174,18 +236,16 @@ async function send(file) {
     say('', 'The part has no area: left must be below right, top below bottom.');
     return;
   }
-  const cut = [left, top, right, bottom].map((edge) => edge / 100);
+  const cut = [left, top, right, bottom].map((edge) => edge / 100).join(',');
   say(`Searching for ${file.name} …`);
   results.setAttribute('aria-busy', 'true');
   try {
-    const response = await fetch(`search?part=${cut.join(',')}`, {
-      method: 'POST',
-      body: file,
-      headers: {'Content-Type': 'application/octet-stream'},
-      signal: own.signal,
-    });
-    if (response.ok) show(file.name, await response.json());
-    else say('', `${file.name}: ${await response.text()}`);
+    const response = await post(`search?part=${cut}`, file, own.signal);
+    if (response.ok) {
+      const found = await response.json();
+      searched = {file, part: cut};
+      show(file.name, found);
+    } else say('', `${file.name}: ${await response.text()}`);
   } catch (error) {
     if (own.signal.aborted) return;  // another search has replaced this one
     say('', `${file.name} was not searched for: the server does not answer, ` +
@@ -231,9 +291,12 @@ zoom.addEventListener('keydown', (event) => {
   const step = {ArrowLeft: -1, ArrowRight: 1}[event.key];
   if (step) enlarge(enlarged + step);
 });
-zoom.addEventListener('click', (event) => {
-  if (event.target === zoom) zoom.close();  // outside the image
-});
+for (const dialog of [zoom, why]) {
+  dialog.addEventListener('click', (event) => {
+    if (event.target === dialog) dialog.close();  // outside the content
+  });
+}
+why.addEventListener('close', () => explaining.abort());
 document.addEventListener('dragover', (event) => {
   event.preventDefault();
   form.classList.add('over');

@@ -4,6 +4,8 @@
              with features hallucinated by DFH or a variant of it, one panel
              per run
   ranked     queries and the ten images nearest to each
+  why        the parts of photographs that carry the similarity of a query and
+             its nearest match, with two controls
   cmc        cumulative match curves, one line per run
   curves     metrics over the rounds, one line per run; for a sweep one line per
              row of its table, with a band over the seeds
@@ -25,7 +27,7 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 
-ONE = ('ranked', 'sweep')  # pictures of one work directory
+ONE = ('ranked', 'why', 'sweep')  # pictures of one work directory
 WHAT = (*ONE, 'tsne', 'cmc', 'curves', 'distances', 'persons')
 _WHAT = flags.DEFINE_enum('what', None, WHAT, 'Kind of picture.')
 _TARGET = flags.DEFINE_string(
