@@ -44,9 +44,10 @@ def photos(c: Any) -> None:
   # A single data set is tested on a quarter of its persons. A tenth of the
   # persons of every client choose the best round.
   c.data.held_out, c.evaluation.validation = 0.25, 0.1
-  c.model.name = 'convnet'
+  c.model.name, c.model.pretrained = 'mobilenet_v2', 'mobilenet_v2-synthetic'
   c.augment.pad = 8
   _halve_rate(c)
+  c.optim.lr = 0.02  # that of the training of the weights
 
 
 def omniglot(c: Any) -> None:
@@ -264,6 +265,8 @@ def identities_private(c: Any) -> None:
   c.model.neck = 'bnneck'
   if c.model.name == 'convnet' and c.data.channels == 'rgb':
     from_public_weights(c)
+  if c.model.pretrained:
+    c.model.norm = 'frozen'
     c.dpsgd.trainable = 'params/(neck|classifier)/'
   else:
     c.model.norm = 'group'

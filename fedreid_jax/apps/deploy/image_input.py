@@ -14,14 +14,19 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from fedreid_jax import errors
+from fedreid_jax.apps.deploy.export_choices import (
+  IMAGENET,
+  NCHW,
+  NHWC,
+  NORMALISED,
+  UINT8,
+  UNIT,
+  VALUES,
+)
 from fedreid_jax.core.types import Array
 from fedreid_jax.models.weights import sources
 from fedreid_jax.models.weights.sources import Pixels
 
-LAYOUTS = NHWC, NCHW = 'nhwc', 'nchw'
-VALUES = UINT8, UNIT, NORMALISED, IMAGENET = (
-  *('uint8', 'unit', 'normalised', 'imagenet'),
-)
 _IMAGENET = sources.SOURCES[sources.TORCHVISION].pixels
 
 

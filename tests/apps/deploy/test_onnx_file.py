@@ -10,7 +10,12 @@ import toy_embedding
 from jax import lax
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy import embedding, image_input, onnx_file
+from fedreid_jax.apps.deploy import (
+  embedding,
+  export_choices,
+  image_input,
+  onnx_file,
+)
 
 onnx = pytest.importorskip('onnx', reason='pip install .[export]')
 pytest.importorskip('onnxruntime', reason='pip install .[export]')
@@ -52,8 +57,8 @@ def sent_by_another_program(pixels, layout, values):
   return x if layout == 'nhwc' else np.moveaxis(x, 3, 1)
 
 
-@pytest.mark.parametrize('layout', image_input.LAYOUTS)
-@pytest.mark.parametrize('values', image_input.VALUES)
+@pytest.mark.parametrize('layout', export_choices.LAYOUTS)
+@pytest.mark.parametrize('values', export_choices.VALUES)
 def test_images_in_every_form_give_the_embedding_of_the_evaluation(
   layout, values, tmp_path
 ):

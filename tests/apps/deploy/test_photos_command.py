@@ -18,6 +18,8 @@ TINY = (
   *SMALL,
   '--config.data.height=24',
   '--config.data.width=12',
+  '--config.model.name=convnet',
+  '--config.model.pretrained=""',
   '--config.model.features=(4,8)',
 )
 
@@ -66,7 +68,6 @@ def test_a_tree_without_cameras_trains_and_is_evaluated(tmp_path):
 
 PUBLISHED = (
   *SMALL,
-  '--config.model.pretrained=convnet-synthetic',
   '--config.data.height=64',  # too few pixels are left of 24x12
   '--config.data.width=32',
 )

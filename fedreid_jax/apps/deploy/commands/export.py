@@ -35,12 +35,9 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
+from fedreid_jax.apps.deploy.export_choices import FORMATS, LAYOUTS, VALUES
 from fedreid_jax.cli import run
 
-# Written here as well, so that --help does not load JAX.
-FORMATS = ('jax', 'onnx', 'safetensors', 'torch', 'trackers')
-LAYOUTS = ('nhwc', 'nchw')
-VALUES = ('uint8', 'unit', 'normalised', 'imagenet')
 _FORMAT = flags.DEFINE_enum(
   'format', None, FORMATS, 'Format of the file or folder.'
 )
