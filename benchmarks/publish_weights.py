@@ -1,57 +1,66 @@
-"""Writes the backbone of a finished `pretrain` run as published weights.
+"""Writes the last model of a finished run as published weights.
 
   fedreid train pretrain --workdir=DIR
-  python -m benchmarks.publish_weights --workdir=DIR --name=convnet-synthetic
+  python -m benchmarks.publish_weights --workdir=DIR --name=convnet-synthetic \\
+    --command='fedreid train pretrain'
 
 Two files are written into fedreid_jax/models/weights: the tensors, with a card
-in their header, and the card as a page.
+in their header, and the card as a page. If the run ranks the feature behind the
+neck, the neck is written as well. `python -m fedreid_jax.models.weights.zoo >
+docs/zoo.md` adds the weights to the model zoo.
 """
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from absl import app, flags
 
 import fedreid_jax
-from fedreid_jax.core import trees
-from fedreid_jax.data.synthetic import versions
 from fedreid_jax.models import weights
+from fedreid_jax.models.weights import zoo
+from fedreid_jax.training import model_card
 from fedreid_jax.training.files import recorder, run_files
 
+RANDOM = 'random weights, so that no photograph has been seen'
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Finished run.', required=True)
 _NAME = flags.DEFINE_string('name', None, 'Name of the weights.', required=True)
-_FIELDS = {
-  'convnet': ('name', 'features'),
-  'resnet18': ('name', 'width', 'small_stem'),
-  'vit': ('name',),  # of the size tiny
-}
+_COMMAND = flags.DEFINE_string(
+  'command', None, 'Command that trained the run.', required=True
+)
+_START = flags.DEFINE_string(
+  'started_from', RANDOM, 'Weights from which the run started, and their data.'
+)
+_LICENCE = flags.DEFINE_string('licence', 'Apache-2.0', 'SPDX identifier.')
+_DTYPE = flags.DEFINE_enum(
+  'dtype', 'float32', ['float32', 'float16'], 'Type of the stored numbers.'
+)
 
-_PAGE = """# {name}
 
-The backbone of `{network}`: {parameters:,} parameters in {size:,} bytes.
-Command: `{command}`.
-
-Data: {images:,} synthetic images of {persons:,} persons, of all domains but
-{target} of world {world_seed} of `{source}`;
-{height} x {width} pixels, normalised with
-the mean {mean} and the standard deviation {std};
-{cameras} visible cameras and {infrared} infrared camera a domain.
-Training: cross-entropy, {rounds} rounds of one epoch, version {version}.
-
-- Other persons, of the domain {target}, are found with {mAP:.1f} mAP and
-  {rank1:.1f} % rank-1.
-- The weights fit `{settings}`
-  and every variant of this network. Modules that a variant inserts start from
-  their own values, infrared stages from those of the visible ones.
-- A run on the world {world_seed} of `{source}` is refused, because it would be
-  tested on persons or cameras of this training.
-- The weights have never seen a photograph. They take the place of ImageNet's in
-  experiments on synthetic images, and do not replace them on photographs.
-
-SHA-256 of the file: `{digest}`
-"""
+def card(workdir: Path, config: Any) -> dict[str, Any]:
+  """What a run and its files say of its weights."""
+  described = recorder.read_object(workdir / run_files.DESCRIBED)
+  results = recorder.read_object(workdir / recorder.RESULTS)
+  last = max(entry['round'] for entry in results['evaluation'])
+  clients = described['clients']
+  return {
+    'images': sum(client['images'] for client in clients),
+    'persons': sum(client['identities'] for client in clients),
+    'clients': len(clients),
+    'rounds': config.rounds,
+    'seed': config.seed,
+    'seconds': round(results['seconds']['total']),
+    'version': fedreid_jax.__version__,
+    'held_out': {
+      entry['target']: {
+        name: entry['metrics'][name] for name in ('mAP', 'rank1')
+      }
+      for entry in results['evaluation']
+      if entry['round'] == last and entry['model'] == 'global'
+    },
+    'data_digest': described['data_digest'],
+  }
 
 
 def main(argv: Sequence[str]) -> None:
@@ -59,45 +68,23 @@ def main(argv: Sequence[str]) -> None:
   del argv
   workdir = Path(_WORKDIR.value)
   model = fedreid_jax.load(workdir)
-  config, data = model.config, model.config.data
-  described = recorder.read_object(workdir / run_files.DESCRIBED)
-  results = recorder.read_object(workdir / recorder.RESULTS)
-  network = config.model.name
-  settings = {k: getattr(config.model, k) for k in _FIELDS[network]}
-  option = '' if network == 'convnet' else f':network={network}'
-  about: dict[str, Any] = {
+  config = model.config
+  if (config.model.pretrained or config.start_from) and not _START.present:
+    raise app.UsageError('the run started from weights: give --started_from')
+  about = {
     'name': _NAME.value,
-    'model': settings,
-    'source': versions.resolve(data.source),
-    'world_seed': data.world_seed,
-    'command': f'fedreid train pretrain{option}',
-    'data_digest': described['data_digest'],
+    'command': _COMMAND.value,
+    'started_from': _START.value,
+    'licence': _LICENCE.value,
+    **card(workdir, config),
+    **model_card.of(config),
   }
   path = weights.FOLDER / f'{_NAME.value}{weights.SUFFIX}'
-  weights.save(path, model.variables, about)
-  kept, _ = trees.split(dict(model.variables), weights.BACKBONE)
-  last = results['evaluation'][-1]
-  page = _PAGE.format(
-    **about,
-    network=network,
-    parameters=sum(x.size for n, x in kept.items() if n.startswith('params/')),
-    size=path.stat().st_size,
-    images=sum(c['images'] for c in described['clients']),
-    persons=sum(c['identities'] for c in described['clients']),
-    height=data.height,
-    width=data.width,
-    cameras=data.cameras,
-    infrared=data.infrared,
-    rounds=config.rounds,
-    mean=data.mean,
-    std=data.std,
-    target=last['target'],
-    **last['metrics'],
-    settings=weights.settings(path),
-    version=fedreid_jax.__version__,
-    digest=hashlib.sha256(path.read_bytes()).hexdigest(),
-  )
-  path.with_suffix('.md').write_text(page)
+  parts = weights.BACKBONE
+  if config.evaluation.feature == 'embedding':
+    parts += f'|{weights.NECK}'
+  weights.save(path, model.variables, about, parts, np.dtype(_DTYPE.value))
+  path.with_suffix('.md').write_text(zoo.page(path))
   print(path)
 
 

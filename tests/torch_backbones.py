@@ -19,12 +19,33 @@ def vit(options, num_tokens, channels=3):
   """Returns a transformer with the names of timm."""
   torch = pytest.importorskip('torch')
   nn, size = torch.nn, vit_lib.SIZES[options.size]
-  epsilon = 1e-5 if options.pre_norm else 1e-6
+  epsilon = 1e-5 if options.pre_norm or options.rope else 1e-6
+
+  def turned(y, grid):
+    """Rotates the tokens of patches as complex numbers, a plane by a plane."""
+    half = y.shape[-1] // 2
+    rows, columns = grid
+    r, c = torch.arange(rows * columns) // columns, torch.arange(columns)
+    places = 2 * (r + 0.5) / rows - 1, 2 * (c.repeat(rows) + 0.5) / columns - 1
+    speeds = 2 * torch.pi * 100.0 ** (-torch.arange(half // 2) / (half // 2))
+    angles = torch.cat([place[:, None] * speeds for place in places], 1)
+    patches = y[..., -rows * columns :, :]
+    pairs = torch.complex(patches[..., :half], patches[..., half:])
+    pairs = pairs * torch.exp(1j * angles)
+    first = y[..., : -rows * columns, :]
+    return torch.cat([first, torch.cat([pairs.real, pairs.imag], -1)], -2)
+
+  class KeysWithoutBias(nn.Linear):
+    def forward(self, x):
+      bias = self.bias.clone()
+      bias[size.width : 2 * size.width] = 0
+      return nn.functional.linear(x, self.weight, bias)
 
   class Attention(nn.Module):
     def __init__(self):
       super().__init__()
-      self.qkv = nn.Linear(size.width, 3 * size.width)
+      layer = KeysWithoutBias if options.rope else nn.Linear
+      self.qkv = layer(size.width, 3 * size.width)
       self.proj = nn.Linear(size.width, size.width)
 
     def forward(self, x):
@@ -33,6 +54,8 @@ def vit(options, num_tokens, channels=3):
         y.reshape(b, t, size.heads, -1).transpose(1, 2)
         for y in self.qkv(x).chunk(3, -1)
       )
+      if options.rope:
+        q, k = turned(q, self.grid), turned(k, self.grid)
       y = nn.functional.scaled_dot_product_attention(q, k, v)
       return self.proj(y.transpose(1, 2).reshape(b, t, d))
 
@@ -82,18 +105,28 @@ def vit(options, num_tokens, channels=3):
         bias=not options.pre_norm,
       )
       self.cls_token = nn.Parameter(torch.zeros(1, 1, size.width))
-      self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, size.width))
+      if not options.rope:
+        self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, size.width))
+      if options.registers:
+        shape = 1, options.registers, size.width
+        self.reg_token = nn.Parameter(torch.zeros(shape))
       if options.pre_norm:
         self.norm_pre = nn.LayerNorm(size.width, eps=epsilon)
       self.blocks = nn.ModuleList(Block() for _ in range(size.blocks))
       self.norm = nn.LayerNorm(size.width, eps=epsilon)
 
     def forward(self, x):
-      x = self.patch_embed.proj(x).flatten(2).transpose(1, 2)
+      x = self.patch_embed.proj(x)
+      grid = x.shape[2:]
+      x = x.flatten(2).transpose(1, 2)
       x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
-      x = x + self.pos_embed
+      x = x if options.rope else x + self.pos_embed
+      if options.registers:
+        tokens = self.reg_token.expand(len(x), -1, -1)
+        x = torch.cat([x[:, :1], tokens, x[:, 1:]], 1)
       x = self.norm_pre(x) if options.pre_norm else x
       for block in self.blocks:
+        block.attn.grid = grid
         x = block(x)
       return self.norm(x)[:, 0]
 

@@ -80,6 +80,7 @@ def make(
     {
       'data.height': shape[0],
       'data.width': shape[1],
+      'data.channels': 'rgb' if shape[2] == 3 else 'grey',
       **{f'model.{name}': value for name, value in model.items()},
       'data.mean': MEAN,
       'data.std': STD,

@@ -5,6 +5,7 @@
 `PYTHONPATH=.:tests python tests/weight_files.py` writes the golden file.
 """
 
+import functools
 import gzip
 import json
 from collections import OrderedDict
@@ -24,6 +25,7 @@ GOLDEN = Path(__file__).parent / 'golden' / 'programs.json.gz'
 SMALL = {
   's16': vit.Size(32, 3, 2),
   'b16': vit.Size(48, 3, 3),
+  's14': vit.Size(32, 3, 2, 14),
   'b14': vit.Size(48, 3, 3, 14),
 }
 # The variance of CLIP's tokens is small, before and after the first
@@ -78,10 +80,24 @@ class Kind(NamedTuple):
   image: tuple[int, int] = (64, 32)
 
 
+REGISTERS = vit.Options('s14', layer_scale=True, registers=4)
+ROTATED = vit.Options('s16', layer_scale=True, registers=4, rope=True)
+
+
 def _clip_options(size):
   return vit.Options(size, pre_norm=True, quick_gelu=True)
 
 
+_REGISTERS = Kind(
+  lambda: vit.ViT(REGISTERS),
+  "model.name='vit',vit.size='s14',vit.layer_scale=True,vit.registers=4",
+  (56, 28),
+)
+_ROTATED = Kind(
+  lambda: vit.ViT(ROTATED),
+  "model.name='vit',vit.size='s16',vit.layer_scale=True,vit.registers=4,"
+  'vit.rope=True',
+)
 KINDS = {
   'timm': Kind(
     lambda: vit.ViT(vit.Options('s16')), "model.name='vit',vit.size='s16'"
@@ -104,6 +120,11 @@ KINDS = {
     "model.name='vit',vit.size='b14',vit.layer_scale=True",
     (56, 28),
   ),
+  'timm, registers': _REGISTERS,
+  'dinov2 with registers': _REGISTERS,
+  'dinov2 with registers, transformers': _REGISTERS,
+  'dinov3': _ROTATED,
+  'dinov3, transformers': _ROTATED,
   'transreid': Kind(
     lambda: vit.ViT(vit.Options('s16', stride=12)),
     "model.name='vit',vit.size='s16'",
@@ -140,7 +161,9 @@ KINDS = {
     "model.name='osnet',osnet.kind='ain',osnet.width=0.125",
   ),
 }
-TRANSFORMERS = [*KINDS][:7]
+TRANSFORMERS = [
+  name for name, kind in KINDS.items() if isinstance(kind.network(), vit.ViT)
+]
 
 
 def made(name):
@@ -212,6 +235,68 @@ def dinov2(size='b14', image=(56, 28), file_name=str, offset=0.1):
   return module, shapes | {'mask_token': (1, vit.SIZES[size].width)}
 
 
+def dinov2_with_registers(image=(56, 28), file_name=None, options=REGISTERS):
+  """DINOv2 with registers, trained on images of 518 by 518 pixels."""
+  module = torch_backbones.vit(options, 37 * 37 + 1)
+  shapes = _filled(
+    module, file_name or (lambda n: n.replace('reg_token', 'register_tokens'))
+  )
+  _set_positions(module, (37, 37), _grid(image, 14, 14))
+  return module, shapes | {'mask_token': (1, vit.SIZES[options.size].width)}
+
+
+def timm_with_registers(**fields):
+  """The same in timm, which adds the first position to the class token."""
+  torch = pytest.importorskip('torch')
+  module, shapes = dinov2_with_registers(file_name=str, **fields)
+  del shapes['mask_token']
+  first = torch.zeros_like(module.pos_embed[:, :1])
+  shapes['pos_embed'] = (1, 37 * 37, first.shape[-1])
+  values = torch.from_numpy(tensor('pos_embed', shapes['pos_embed']))
+  module.pos_embed = torch.nn.Parameter(torch.cat([first, values], 1))
+  image = fields.get('image', (56, 28))
+  _set_positions(module, (37, 37), _grid(image, 14, 14))
+  return module, shapes
+
+
+def dinov3(image=(64, 32), file_name=None, options=ROTATED):
+  """DINOv3 with what its training alone uses."""
+  module = torch_backbones.vit(options, 0)
+  shapes = _filled(
+    module, file_name or (lambda n: n.replace('reg_token', 'storage_tokens'))
+  )
+  size = vit.SIZES[options.size]
+  more = {
+    'mask_token': (1, size.width),
+    'rope_embed.periods': (size.width // size.heads // 4,),
+    'local_cls_norm.weight': (size.width,),
+    'blocks.0.attn.qkv.bias_mask': (3 * size.width,),
+  }
+  return module, shapes | (more if file_name is None else {})
+
+
+def dinov3_of_transformers(**fields):
+  """DINOv3 with the names of transformers, whose keys have no bias."""
+  rules = (
+    ('patch_embed.proj', 'embeddings.patch_embeddings'),
+    ('reg_token', 'embeddings.register_tokens'),
+    ('cls_token', 'embeddings.cls_token'),
+    ('attn.qkv', 'attention.{}_proj'),
+    ('attn.proj', 'attention.o_proj'),
+    ('mlp.fc1', 'mlp.up_proj'),
+    ('mlp.fc2', 'mlp.down_proj'),
+    ('ls1.gamma', 'layer_scale1.lambda1'),
+    ('ls2.gamma', 'layer_scale2.lambda1'),
+    ('blocks.', 'layer.'),
+  )
+  module, shapes = dinov3(
+    file_name=lambda n: _renamed(n, rules, 'qkv'), **fields
+  )
+  kept = {n: x for n, x in shapes.items() if not n.endswith('k_proj.bias')}
+  width = vit.SIZES[fields.get('options', ROTATED).size].width
+  return module, kept | {'embeddings.mask_token': (1, 1, width)}
+
+
 def _renamed(name, rules, parts):
   """A name of transformers, or three of queries, keys and values."""
   for old, new in rules:
@@ -219,9 +304,12 @@ def _renamed(name, rules, parts):
   return [name.format(x) for x in parts] if '{}' in name else name
 
 
-def dinov2_of_transformers(**fields):
+def dinov2_of_transformers(made=dinov2, **fields):
   """DINOv2 with the names of transformers, whose resizing has no offset."""
+  if made is dinov2:
+    fields |= {'offset': 0.0}
   rules = (
+    ('reg_token', 'embeddings.register_tokens'),
     ('patch_embed.proj', 'embeddings.patch_embeddings.projection'),
     ('pos_embed', 'embeddings.position_embeddings'),
     ('cls_token', 'embeddings.cls_token'),
@@ -237,7 +325,7 @@ def dinov2_of_transformers(**fields):
       name = f'layer{name}'
     return _renamed(name, rules, ('query', 'key', 'value'))
 
-  module, shapes = dinov2(file_name=file_name, offset=0.0, **fields)
+  module, shapes = made(file_name=file_name, **fields)
   shapes['embeddings.mask_token'] = shapes.pop('mask_token')
   return module, shapes
 
@@ -407,6 +495,13 @@ ORACLES = {
   'clip': clip,
   'clip, transformers': clip_of_transformers,
   'dinov2, transformers': dinov2_of_transformers,
+  'timm, registers': timm_with_registers,
+  'dinov2 with registers': dinov2_with_registers,
+  'dinov2 with registers, transformers': functools.partial(
+    dinov2_of_transformers, made=dinov2_with_registers
+  ),
+  'dinov3': dinov3,
+  'dinov3, transformers': dinov3_of_transformers,
   'transreid': transreid,
   'transreid, jigsaw': lambda **fields: transreid(jigsaw=True, **fields),
   'torchvision': lambda width=1 / 16: ibn_net('resnet50', width),

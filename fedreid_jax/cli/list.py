@@ -7,6 +7,7 @@
   fedreid list evaluators       # values of evaluation.extra
   fedreid list datasets market  # published data sets and their options
   fedreid list tables           # tables of the papers
+  fedreid list weights          # published weights, docs/zoo.md
   fedreid list fields lr        # fields of a configuration with this word
 
 WORD selects the entries in which it occurs; case does not matter.
@@ -82,6 +83,34 @@ def data_set_entries() -> list[str]:
   return found
 
 
+def weight_entries() -> list[str]:
+  """Returns a line of each of the published weights."""
+  return _weights()[1:]
+
+
+def weight_head() -> str:
+  """Returns the names of the columns of `weight_entries`."""
+  return _weights()[0]
+
+
+def _weights() -> list[str]:
+  """Lines of a table of weights, its names of columns first."""
+  from fedreid_jax.models import weights
+  from fedreid_jax.models.weights import zoo
+
+  rows = [zoo.row(weights.find(name)) for name in weights.NAMES]
+  table = [[*zoo.COLUMNS], *rows]
+  widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+  numbers = {k for k, cell in enumerate(rows[0]) if cell[:1].isdigit()}
+  return [
+    ' '.join(
+      cell.rjust(width) if k in numbers else cell.ljust(width)
+      for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+    ).rstrip()
+    for line in table
+  ]
+
+
 def field_entries() -> list[str]:
   """Returns lines of all fields of a configuration."""
   from fedreid_jax.config import reference
@@ -96,7 +125,10 @@ KINDS: dict[str, Callable[[], list[str]]] = {
   'evaluators': evaluator_entries,
   'datasets': data_set_entries,
   'fields': field_entries,
+  'weights': weight_entries,
 }
+# The names of the columns of kinds that are tables.
+HEADS: dict[str, Callable[[], str]] = {'weights': weight_head}
 
 
 def kinds() -> dict[str, Callable[[], list[str]]]:
@@ -147,6 +179,7 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         f'no {kind} with {word!r}', 'command line', f'fedreid list {kind}'
       )
-    print(errors.folded('\n'.join(found), indent=' ' * 4))
+    head = [HEADS[kind]()] if kind in HEADS else []
+    print(errors.folded('\n'.join([*head, *found]), indent=' ' * 4))
 
   run.guarded(argv[:1], body, with_jax=False)

@@ -88,7 +88,7 @@ class Model:
   ] = ''
   pretrained: Annotated[
     str,
-    "name of weights of this package ('convnet-synthetic', "
-    "'resnet18-synthetic', 'vit-synthetic'), or path of a .safetensors file, "
-    'also of torchvision, timm, torchreid and others (docs/export.md)',
+    'name of weights of this package (fedreid list weights), or path of a '
+    '.safetensors file, also of torchvision, timm, torchreid and others '
+    '(docs/export.md)',
   ] = ''

@@ -1,11 +1,11 @@
-"""Snapshots: models of a saved run without its images."""
+"""Snapshots: models of a saved run without its images, or of weights."""
 
 import dataclasses
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedreid_jax.core import plugins, types
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.evaluation import explanation, features
-from fedreid_jax.training import named_models
+from fedreid_jax.training import named_models, weights_model
 from fedreid_jax.training.files import run_files
 from fedreid_jax.training.processes import process
 
@@ -50,9 +50,11 @@ class Snapshot:
     variables: of the model, `{'params/...': array}`; leaves that were never
       sent to the server are initial values, on which no embedding depends.
     step: rounds of training.
-    name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
+    name: of the model: 'global', 'cluster:GROUP', 'client:NAME', or
+      'weights:NAME' without a run.
     digest: SHA-256 of the weights and of the fields that its embeddings depend
       on; models of equal digests have equal embeddings.
+    notes: sentences about what a file of weights does not say.
   """
 
   config: Config
@@ -62,6 +64,12 @@ class Snapshot:
   _extractor: Callable[[int], Callable[..., np.ndarray]]
   digest: str = ''
   _explainer: Callable[[], explanation.Explainer] | None = None
+  notes: tuple[str, ...] = ()
+
+  @property
+  def title(self) -> str:
+    """The model in words."""
+    return title(self.config.name, self.name, self.step)
 
   @property
   def has_modalities(self) -> bool:
@@ -235,40 +243,89 @@ def _modalities(values: Any, size: int) -> np.ndarray:
   return values.astype(np.int32)
 
 
+def title(recipe: str, name: str, step: int) -> str:
+  """A model in words, 'dfh, global, round 5' for example."""
+  if name.startswith(weights_model.PREFIX):
+    return f'weights {name.removeprefix(weights_model.PREFIX)}'
+  return f'{recipe}, {name}, round {step}'
+
+
 def load(
   workdir: str | os.PathLike[str],
   checkpoint: str | int = 'latest',
   model: str = '',
+  overrides: Mapping[str, Any] | None = None,
 ) -> Snapshot:
-  """Loads a model of a run; no images are needed.
+  """Loads a model of a run, or weights without a run; no images are needed.
 
   >>> import fedreid_jax as fr
   >>> fr.load('runs/first', checkpoint='best').name
   'global'
+  >>> fr.load('weights:convnet-synthetic').embed(['a.jpg']).shape
+  (1, 128)
 
   Args:
-    workdir: of a run.
+    workdir: of a run; or 'weights:NAME' with the name of published weights or
+      the path of a `.safetensors` file.
     checkpoint: 'latest', 'best', or the number of a round that was saved.
     model: its name, 'cluster:GROUP' or 'client:NAME' for example. By default
       the model of the server, or the first where there are several.
+    overrides: new values of fields of the configuration by their full names. A
+      file of another program needs the size of images: `{'data.height': 256,
+      'data.width': 128}`.
 
   Returns:
     The model, on the first device.
 
   Raises:
-    IntegrityError: when there is no such run or checkpoint, or it is damaged.
-    ConfigError: for a model that the run does not have.
+    IntegrityError: when there is no such run, checkpoint or file, or it is
+      damaged.
+    ConfigError: for a model that the run does not have, an unknown name of
+      weights, or a field that cannot be changed.
   """
-  folder = Path(workdir).expanduser().absolute()
-  config = config_lib.load_saved(folder)
+  flat = parsing.flatten(dict(overrides or {}))
+  changes = [f'{name}={value!r}' for name, value in flat.items()]
+  return load_changed(os.fspath(workdir), str(checkpoint), model, changes)
+
+
+def load_changed(
+  workdir: str, checkpoint: str, model: str, changes: Sequence[str]
+) -> Snapshot:
+  """Loads as `load` does, with KEY=VALUE pairs of fields to change."""
   process.use_cache()
+  if workdir.startswith(weights_model.PREFIX):
+    if checkpoint != 'latest' or model:
+      raise errors.ConfigError(
+        f'weights are one model, without {checkpoint or model!r}',
+        workdir,
+        'give neither a checkpoint nor the name of a model',
+      )
+    found = weights_model.load(
+      workdir.removeprefix(weights_model.PREFIX), changes
+    )
+    return _made(
+      found.config, found.network, found.leaves, 0, found.name, found.notes
+    )
+  folder = Path(workdir).expanduser().absolute()
+  config = config_lib.load_saved(folder, changes)
   with process.orbax_muted():
     saved = run_files.checkpoints_of(folder)
-    step, models, _, _ = named_models.restore(saved, str(checkpoint))
+    step, models, _, _ = named_models.restore(saved, checkpoint)
   name = named_models.choose(models, model)
   network = named_models.network(
     config, data_lib.without_images(config.data), models[name]
   )
+  return _made(config, network, models[name], step, name)
+
+
+def _made(
+  config: Config,
+  network: named_models.Network,
+  leaves: types.Flat,
+  step: int,
+  name: str,
+  notes: tuple[str, ...] = (),
+) -> Snapshot:
   view = network.transforms.test
   ranked = {
     'flip': config.evaluation.flip,
@@ -285,13 +342,14 @@ def load(
   explainer = functools.partial(explanation.make, network.model, view, **ranked)
   return Snapshot(
     config=config,
-    variables={**network.variables, **models[name]},
+    variables={**network.variables, **leaves},
     step=step,
     name=name,
     # One jitted function for each batch, which compiles once.
     _extractor=functools.cache(lambda batch: extractor(batch=batch)),
-    digest=digest_of(config, models[name]),
+    digest=digest_of(config, leaves),
     _explainer=functools.cache(explainer),
+    notes=notes,
   )
 
 

@@ -27,7 +27,7 @@ def test_every_recipe_and_preset_is_listed():
 @pytest.mark.parametrize('kind', listing.kinds())
 def test_every_kind_has_entries_that_say_something(kind):
   found = listing.kinds()[kind]()
-  assert len(found) == len(set(found)) > 4
+  assert len(found) == len(set(found)) > 2
   assert all(len(entry.split()) > 1 for entry in found)
 
 
@@ -43,7 +43,9 @@ def test_without_a_kind_the_named_parts_are_listed():
   assert (code, err) == (0, '')
   *heads, more = [line for line in out.splitlines() if line[:1].strip()]
   assert heads == [f'{kind}:' for kind in listing.READ]
-  assert more == 'more: fedreid list datasets|fields|presets|tables [WORD]'
+  assert (
+    more == 'more: fedreid list datasets|fields|presets|tables|weights [WORD]'
+  )
   assert '  fedpav ' in out and 'optim.lr' not in out
 
 

@@ -54,6 +54,12 @@ def assert_outputs_agree(made, tmp_path):
 
 
 QUICK = (*weight_files.TRANSFORMERS, 'fast-reid')
+OTHERS = {
+  'layers.0.blocks.0.attn.relative_position_bias_table': 'a Swin transformer',
+  'stages.0.1.dwconv.weight': 'a ConvNeXt',
+  'model.2.cv1.conv.weight': 'a detector',
+  'model.layers.0.q_proj.lora_A.weight': 'matrices of LoRA',
+}
 
 
 @pytest.mark.parametrize(
@@ -165,12 +171,16 @@ def reshaped(name, *shape):
       reshaped('pos_embed', 1, 152, 32),
       'tensor pos_embed has 151 positions, not 8, and their grid is unknown',
     ),
-    ('timm', added('reg_token', 1, 4, 32), 'no reg_token'),
+    (
+      'timm',
+      added('reg_token', 1, 4, 32),
+      r'the network has no reg_token \[1, 4, 32\]',
+    ),
     ('timm', added('dist_token', 1, 1, 32), 'not distilled'),
     (
       'dinov2',
       added('register_tokens', 1, 4, 48),
-      'use the weights without register tokens',
+      r'the network has no register_tokens \[1, 4, 48\] .*vit.registers=4',
     ),
     (
       'dinov2',
@@ -258,6 +268,26 @@ def test_a_file_of_no_known_program(tmp_path, small):
   made = weight_files.made('timm')
   with pytest.raises(errors.IntegrityError, match='no tensors of a known'):
     read(made, tmp_path, {'encoder.layer.0.weight': np.ones(3, np.float32)})
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_what_another_file_seems_to_be(name):
+  with pytest.raises(errors.IntegrityError, match=OTHERS[name]) as caught:
+    sources.read([name], 'FILE')
+  assert '\n' not in caught.value.line()
+
+
+@pytest.mark.parametrize(
+  'part', ['w1.weight', 'w12.weight', 'gate_proj.weight']
+)
+def test_gated_perceptrons_are_no_network_of_the_package(part):
+  shapes = {
+    'patch_embed.proj.weight': (384, 3, 16, 16),
+    'blocks.11.norm1.weight': (384,),
+    f'blocks.0.mlp.{part}': (1536, 384),
+  }
+  fields, described = sources.network('dinov3', shapes)
+  assert not fields and 'gated perceptrons' in described
 
 
 @pytest.mark.parametrize(
@@ -356,7 +386,7 @@ def test_a_prefix_of_all_names_is_removed(name, prefix):
   found = sources.read([prefix + n for n in made.shapes], 'here')
   assert found.source == plain.source
   assert found.tensors == {
-    n: tuple(prefix + full for full in parts)
+    n: tuple(full and prefix + full for full in parts)
     for n, parts in plain.tensors.items()
   }
   removed = ''.join(found.stripped)

@@ -20,8 +20,10 @@ from fedreid_jax.training import build
     (vit.Options(stride=6), 51),
     (vit.Options(layer_scale=True), 33),
     (vit.Options(pre_norm=True, quick_gelu=True), 33),
+    (vit.Options(registers=4, layer_scale=True), 33),
+    (vit.Options(registers=3, layer_scale=True, rope=True), 0),
   ],
-  ids=['plain', 'overlapping', 'dinov2', 'clip'],
+  ids=['plain', 'overlapping', 'dinov2', 'clip', 'registers', 'dinov3'],
 )
 def test_layers_are_those_of_pytorch(options, tokens):
   reference = torch_backbones.vit(options, tokens)

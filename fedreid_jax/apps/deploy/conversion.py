@@ -113,16 +113,16 @@ def convert(path: Path, out: Path) -> Imported:
   fields, described = sources.network(names.source, shapes)
   if not fields:
     raise errors.IntegrityError(
-      f'is another network, {described}',
-      str(path),
-      'use weights of a network that docs/export.md names',
+      f'is another network, {described}', str(path), sources.SUPPORTED
     )
+  pixels = _pixels(state, names)
   about: dict[str, Any] = {
     'form': sources.SOURCES[names.source].family,
     'imported': {
       'source': names.source,
       'sha256': hashlib.sha256(path.read_bytes()).hexdigest(),
     },
+    'normalisation': {'mean': pixels.mean, 'std': pixels.std},
   }
   if 'run' in card:  # with the digests of the images that trained them
     about['run'] = card['run']
@@ -131,7 +131,7 @@ def convert(path: Path, out: Path) -> Imported:
   return Imported(
     names.source,
     fields,
-    _pixels(state, names),
+    pixels,
     out,
     len(content),
     len(tensors),
@@ -151,15 +151,18 @@ def _collected(
   for name, full in names.tensors.items():
     parts: list[np.ndarray] = []
     for one in full:
-      array, kind = _array(state[one])
+      # The bias that keys lack is zero.
+      array, kind = _array(state[one]) if one else (parts[0] * 0, 'float32')
       if kind != 'float32':
         converted[kind] += 1
       pytorch.check_values(one, array, path)
       parts.append(array)
     array = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    tensors[name] = (
-      array.reshape(1, -1, array.shape[-1]) if name in pytorch.TOKENS else array
-    )
+    if name in pytorch.TOKENS:
+      array = array.reshape(1, -1, array.shape[-1])
+    if name == pytorch.POSITIONS:
+      array = pytorch.with_class_position(names, array)
+    tensors[name] = array
   return tensors, dict(converted)
 
 

@@ -28,16 +28,17 @@ from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import programs, trees
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.data import load as data_lib
-from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import networks
 from fedreid_jax.models.weights.sources import Pixels
 from fedreid_jax.training import (
   build,
   earlier_data,
+  model_card,
   named_models,
   run_evaluation,
   source_stats,
+  weights_model,
 )
 from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process
@@ -46,8 +47,6 @@ from fedreid_jax.version import __version__
 BATCH = 'b'  # name of the symbolic number of images
 IMAGES, MODALITIES, OUTPUT = 'images', 'modalities', 'embedding'
 INFRARED = 'infrared:'  # before names of moments that only infrared images have
-# Fields of `config.model` that do not describe the network.
-_TRAINING = ('pretrained', 'dropout')
 _ORDERS = {3: 'RGB', 1: 'grey'}  # by the number of channels
 
 
@@ -63,6 +62,7 @@ class Embedding(NamedTuple):
     evaluate: `(images, modalities) -> float32 [M, D]` on the host, as the
       evaluation of the run computes it from uint8 images `[M, H, W, ch]`.
     received: form of the input 'images'.
+    run: what files say of the training, for JSON.
   """
 
   config: Config
@@ -75,6 +75,7 @@ class Embedding(NamedTuple):
   output: jax.ShapeDtypeStruct  # float32 `[b, D]`
   evaluate: Callable[..., np.ndarray]
   received: ImageInput = image_input.DEFAULT
+  run: dict[str, Any] | None = None
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
@@ -99,6 +100,7 @@ def load(
   model: str = '',
   dtype: str = '',
   received: ImageInput = image_input.DEFAULT,
+  changes: Sequence[str] = (),
 ) -> Embedding:
   """Loads the embedding of a model of a run.
 
@@ -109,13 +111,14 @@ def load(
     model: '' for the server's model, or the first of several.
     dtype: type of the computation; '' for the type of the run.
     received: form of the input 'images'.
+    changes: KEY=VALUE pairs of fields to change.
 
   Raises:
     IntegrityError: for a run or checkpoint that is absent or damaged.
     ConfigError: for a model that the run does not have, or an input that its
       images do not have.
   """
-  config = config_lib.load_saved(workdir)
+  config = config_lib.load_saved(workdir, changes)
   with process.orbax_muted():
     saved = run_files.checkpoints_of(workdir)
     step, models, groups, host = named_models.restore(saved, checkpoint)
@@ -129,7 +132,6 @@ def load(
     )
   else:
     federation = data_lib.without_images(config.data)
-  received.check(federation.image_shape[-1])
   network = named_models.network(config, federation, models[name])
   own = {name: {**network.variables, **models[name]}}
   tested = (own,)
@@ -139,9 +141,46 @@ def load(
       config, federation, network, groups, clients
     )(own)
   models = [{n: np.asarray(x) for n, x in one[name].items()} for one in tested]
+  run = _run(config, step, name, workdir)
+  return _traced(config, network, models, dtype, received)._replace(
+    step=step, name=name, run=run
+  )
+
+
+def load_weights(
+  name: str,
+  dtype: str = '',
+  received: ImageInput = image_input.DEFAULT,
+  changes: Sequence[str] = (),
+) -> Embedding:
+  """Loads the embedding of published weights, or of a file, as `load`.
+
+  Raises:
+    ConfigError: as `weights_model.load`.
+    IntegrityError: as `weights_model.load`.
+  """
+  found = weights_model.load(name, changes)
+  models = [{n: np.asarray(x) for n, x in found.network.variables.items()}]
+  before = found.about.get('run')
+  run = before if isinstance(before, dict) else {}
+  run |= {k: v for k, v in found.about.items() if k == earlier_data.OWN}
+  return _traced(found.config, found.network, models, dtype, received)._replace(
+    name=found.name, run={'recipe': '', 'model': found.name} | run
+  )
+
+
+def _traced(
+  config: Config,
+  network: named_models.Network,
+  models: Sequence[Flat],
+  dtype: str,
+  received: ImageInput,
+) -> Embedding:
+  """The embedding of a network, with variables for each modality or for all."""
   dtype = dtype or networks.dtype(config.model.dtype, jax.default_backend())
+  shape = data_lib.without_images(config.data).image_shape
+  received.check(shape[-1])
   # A file has the whole network, with added parameters in its kernels.
-  shape = federation.image_shape
   whole = [build.merged(config, one, shape) for one in models]
   chosen = replace(
     config, model=replace(config.model, dtype=dtype, tune='', trained='')
@@ -157,7 +196,7 @@ def load(
   # Batches of three images, since a batch of the evaluation may take minutes.
   extract = features.make_extractor(network.model, view, batch=3, **ranked)
   evaluate = functools.partial(features.of_each, extract, models)
-  return Embedding(config, step, name, dtype, *parts, evaluate, received)
+  return Embedding(config, 0, '', dtype, *parts, evaluate, received)
 
 
 def join_moments(models: Sequence[Flat]) -> Flat:
@@ -229,15 +268,16 @@ def trace(
   )
 
 
-def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
+def describe(embedding: Embedding) -> dict[str, Any]:
   """Describes an embedding in values for JSON, which its files contain.
 
+  They are those of `model_card.of`, what goes in and comes out, and the run.
   `preprocessing` is of image files, before the program. `normalisation` has the
   place of the normalisation, 'in the program' or 'before the program'. `source`
   and `world_seed` are present for synthetic training images only.
   """
   config, received = embedding.config, embedding.received
-  data, ranked, model = config.data, config.evaluation, vars(config.model)
+  ranked, card = config.evaluation, model_card.of(config)
   inputs = {name: _array(one) for name, one in embedding.inputs.items()}
   inputs[IMAGES] |= {
     'layout': received.layout,
@@ -248,42 +288,40 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
     inputs[MODALITIES] |= {'values': '0 visible, 1 infrared'}
   before = received.before(embedding.normalisation)
   mean, std, _ = before or embedding.normalisation
-  about: dict[str, Any] = {
+  interface = {
     'summary': _summary(embedding),
     'inputs': inputs,
     'output': {OUTPUT: _array(embedding.output)},
-    'preprocessing': data.decoder()._asdict(),
-    'normalisation': {
-      'rule': '(pixels / 255 - mean) / std',
-      'mean': list(mean),
-      'std': list(std),
-      'place': f'{"before" if before else "in"} the program',
-    },
-    'embedding': {
-      'feature': ranked.feature,
-      'flip': ranked.flip,
-      'batch_stats': ranked.batch_stats
-      if ranked.batch_stats in source_stats.MEASURED
-      else 'running',
-      'metric': ranked.metric,
-      'unit_length': False,
-      'dtype': embedding.dtype,
-    },
-    'model': {n: value for n, value in model.items() if n not in _TRAINING},
-    'run': _run(embedding, workdir),
-    'versions': {
-      'fedreid_jax': __version__,
-      'jax': jax.__version__,
-    },
   }
-  source = versions.resolve(data.source)
-  if source in versions.VERSIONS:
-    about |= {'source': source, 'world_seed': data.world_seed}
-  return about
+  return (
+    interface
+    | card
+    | {
+      'embedding': card['embedding']
+      | {
+        'batch_stats': ranked.batch_stats
+        if ranked.batch_stats in source_stats.MEASURED
+        else 'running',
+        'unit_length': False,
+        'dtype': embedding.dtype,
+      },
+      'run': (embedding.run or {})
+      | {'weights_sha256': trees.digest(embedding.variables)},
+      'normalisation': {
+        'rule': '(pixels / 255 - mean) / std',
+        'mean': list(mean),
+        'std': list(std),
+        'place': f'{"before" if before else "in"} the program',
+      },
+      'versions': {
+        'fedreid_jax': __version__,
+        'jax': jax.__version__,
+      },
+    }
+  )
 
 
-def _run(embedding: Embedding, workdir: Path) -> dict[str, Any]:
-  config = embedding.config
+def _run(config: Config, step: int, name: str, workdir: Path) -> dict[str, Any]:
   path = workdir / run_files.DESCRIBED
   described = recorder.read_object(path, earlier_data.OWN)
   digests = {
@@ -296,11 +334,10 @@ def _run(embedding: Embedding, workdir: Path) -> dict[str, Any]:
     'recipe': config.name,
     'components': list(config.components),
     'seed': config.seed,
-    'rounds': embedding.step,
-    'model': embedding.name,
+    'rounds': step,
+    'model': name,
     'config_sha256': run_files.digests(resolved)[-1],  # of all fields
     **digests,
-    'weights_sha256': trees.digest(embedding.variables),
   }
 
 

@@ -22,7 +22,7 @@ import json
 import shlex
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,6 @@ from fedreid_jax.apps.deploy.image_input import ImageInput
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import plugins
 from fedreid_jax.models import networks, weights
-from fedreid_jax.models.options import Model
 from fedreid_jax.models.weights import pytorch
 from fedreid_jax.training.files import atomic
 
@@ -196,17 +195,21 @@ class Written(NamedTuple):
 
 
 def export(
-  workdir: Path,
+  workdir: Path | None,
   kind: str,
   out: Path | None = None,
   checkpoint: str = 'latest',
   model: str = '',
   received: ImageInput = image_input.DEFAULT,
+  named: str = '',
+  changes: Sequence[str] = (),
 ) -> Written:
   """Writes a model of a run in another format, one of `FORMATS`.
 
   The file is by default WORKDIR/MODEL-STEP with the suffix of the format;
-  `checkpoint`, `model` and `received` are as for `embedding.load`.
+  `checkpoint`, `model`, `received` and `changes` are as for `embedding.load`.
+  Without a run the model is that of the weights `named`, and the file is in the
+  working directory.
 
   Raises:
     ConfigError: for an unknown model, a missing package, another suffix, an
@@ -216,12 +219,18 @@ def export(
   """
   chosen = FORMATS[kind]
   _check_request(kind, out, received)
-  found = embedding_lib.load(workdir, checkpoint, model, chosen.dtype, received)
-  if out is None:
+  if workdir is None:
+    out = out or Path(f'{Path(named).stem}{chosen.suffix}').absolute()
+    _check_other(out, named)
+    found = embedding_lib.load_weights(named, chosen.dtype, received, changes)
+  else:
+    found = embedding_lib.load(
+      workdir, checkpoint, model, chosen.dtype, received, changes
+    )
     # Names of models such as client:NAME have characters that paths reserve.
     name = found.name.replace(':', '-').replace('/', '-')
-    out = workdir / f'{name}-{found.step}{chosen.suffix}'
-  described = embedding_lib.describe(found, workdir)
+    out = out or workdir / f'{name}-{found.step}{chosen.suffix}'
+  described = embedding_lib.describe(found)
   content = chosen.encode(found, described)
   difference, names = None, ''
   if chosen.reader is None:
@@ -254,6 +263,16 @@ def _check_request(kind: str, out: Path | None, received: ImageInput) -> None:
     )
   for package in chosen.packages:
     plugins.load_extra(package, f'--format={kind}', chosen.remedy)
+
+
+def _check_other(out: Path, named: str) -> None:
+  """Refuses to write a file of weights over itself."""
+  if out.resolve() == weights.find(named, '--weights').resolve():
+    raise errors.ConfigError(
+      'the file would be written over the weights that are read',
+      str(out),
+      'give another --out',
+    )
 
 
 def _write(out: Path, content: Content) -> int:
@@ -347,13 +366,7 @@ def _train_command(path: str, about: dict[str, Any], private: bool) -> str:
   recipe = about['run']['recipe']
   if private:  # which must not start from weights of the same persons
     recipe = ''
-  usual = vars(Model())
-  fields = {
-    f'model.{name}': value
-    for name, value in about['model'].items()
-    if value != usual.get(name)
-  }
-  fields['model.pretrained'] = path
+  fields = weights.fields(about) | {'model.pretrained': path}
   # Weights are refused for the synthetic world on which they were trained.
   if 'world_seed' in about:
     fields['data.world_seed'] = about['world_seed'] + 1

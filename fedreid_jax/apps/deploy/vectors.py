@@ -21,6 +21,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy import video
 from fedreid_jax.data import files, heic
+from fedreid_jax.training import snapshot
 from fedreid_jax.training.files import atomic, recorder
 from fedreid_jax.training.snapshot import Snapshot
 from fedreid_jax.version import __version__
@@ -102,11 +103,10 @@ def check_model(stored: Vectors, model: Snapshot, where: str) -> None:
   """Raises IntegrityError, with both names, for vectors of another model."""
   own = stored.described['model']
   if own['digest'] != model.digest:
+    theirs = snapshot.title(own['recipe'], own['name'], own['round'])
     raise errors.IntegrityError(
-      f'the vectors are of another model ({own["recipe"]}, {own["name"]}, '
-      f'round {own["round"]}, {own["digest"][:8]}) than the work directory has '
-      f'({model.config.name}, {model.name}, round {model.step}, '
-      f'{model.digest[:8]})',
+      f'the vectors are of another model ({theirs}, {own["digest"][:8]}) than '
+      f'the given one ({model.title}, {model.digest[:8]})',
       where,
       'embed the gallery with this model, or give the model of the vectors',
     )

@@ -12,12 +12,17 @@ belong to the cameras of a client (`algorithms.fedpav`), and images of other
 cameras get none, as all images in evaluation; TransReID tests on the cameras of
 the training. Jia et al., "Visual prompt tuning" (ECCV 2022), insert learned
 tokens before each block (`prompts`, VPT-deep), which are trained alone with
-`model.trained=.*prompt`. The feature is the normalised class token, so that
+`model.trained=.*prompt`. Darcet et al., "Vision transformers need registers"
+(ICLR 2024), insert learned tokens without a position behind the class token
+(`registers`). Siméoni et al., "DINOv3" (2025), rotate queries and keys by the
+place of their patch in the image in place of learned positions (`rope`), and
+their keys have no bias. The feature is the normalised class token, so that
 pooling has one position to pool. There is no batch normalisation: clients share
 no running statistics.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -33,7 +38,8 @@ from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.options import Model
 
 EPSILON = 1e-6
-CLIP_EPSILON = 1e-5  # of all its layers
+CLIP_EPSILON = 1e-5  # of all its layers, and of those of DINOv3
+LONGEST = 100.0  # period of the slowest rotation; a side of the image is 2
 
 
 class Size(NamedTuple):
@@ -49,7 +55,10 @@ SIZES = {
   'tiny': Size(64, 4, 4, 8),  # for small images on a laptop
   's16': Size(384, 12, 6),
   'b16': Size(768, 12, 12),
-  'b14': Size(768, 12, 12, 14),  # of DINOv2
+  'l16': Size(1024, 24, 16),
+  's14': Size(384, 12, 6, 14),  # of DINOv2, as the next two
+  'b14': Size(768, 12, 12, 14),
+  'l14': Size(1024, 24, 16, 14),
 }
 
 
@@ -58,7 +67,8 @@ class Options(Checked):
   """Hyper-parameters of the transformer."""
 
   size: Annotated[
-    Literal['tiny', 's16', 'b16', 'b14'], 'size of the network'
+    Literal['tiny', 's16', 'b16', 'l16', 's14', 'b14', 'l14'],
+    'size of the network',
   ] = 'tiny'
   stride: Annotated[
     int, Range(0), 'distance of patches in pixels; 0: side of a patch'
@@ -87,14 +97,68 @@ class Options(Checked):
   quick_gelu: Annotated[
     bool, "whether the activation is CLIP's x * sigmoid(1.702 x)"
   ] = False
+  registers: Annotated[
+    int,
+    Range(0),
+    'number of learned tokens without a position behind the class token, as '
+    'those of DINOv2 with registers',
+  ] = 0
+  rope: Annotated[
+    bool,
+    'whether queries and keys are rotated by the place of their patch, as in '
+    'DINOv3, in place of learned positions',
+  ] = False
 
 
 def _norm(name: str, options: Options) -> nn.LayerNorm:
-  epsilon = CLIP_EPSILON if options.pre_norm else EPSILON
+  epsilon = CLIP_EPSILON if options.pre_norm or options.rope else EPSILON
   # Moments in float32; the fast variance loses its digits for a large mean.
   return nn.LayerNorm(
     epsilon, dtype=jnp.float32, use_fast_variance=False, name=name
   )
+
+
+def angles(grid: tuple[int, int], width: int) -> Float[np.ndarray, 'n d']:
+  """The angles by which queries and keys of patches are rotated, in radians.
+
+  A place is in -1 to 1 along each side of the image, whatever its size.
+
+  Args:
+    grid: rows and columns of patches.
+    width: features of a head, a multiple of four.
+  """
+  quarter = width // 4
+  periods = LONGEST ** (np.arange(quarter) / quarter)
+  sides = [(2 * np.arange(n) + 1) / n - 1 for n in grid]
+  places = np.stack(np.meshgrid(*sides, indexing='ij'), -1).reshape(-1, 2, 1)
+  both = (2 * np.pi * places / periods).reshape(-1, 2 * quarter)
+  return np.tile(both, 2).astype(np.float32)
+
+
+def rotated(
+  x: Float[Array, 'B T heads d'], by: Float[np.ndarray, 'n d']
+) -> Float[Array, 'B T heads d']:
+  """Rotates the last `n` tokens, which are those of patches."""
+  first, patches = x[:, : -len(by)], x[:, -len(by) :].astype(jnp.float32)
+  a, b = jnp.split(patches, 2, -1)
+  cos, sin = (f(by)[None, :, None] for f in (np.cos, np.sin))
+  turned = patches * cos + jnp.concatenate([-b, a], -1) * sin
+  return jnp.concatenate([first, turned.astype(x.dtype)], 1)
+
+
+class KeysWithoutBias(nn.Module):
+  """The projection for q, k and v of DINOv3, whose bias of k has no effect."""
+
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x: Float[Array, 'B T D']) -> Float[Array, 'B T D3']:
+    """Maps each token to `3 D` features."""
+    d = x.shape[-1]
+    kernel = self.param('kernel', _INIT, (d, 3 * d))
+    bias = self.param('bias', nn.initializers.zeros, (3 * d,))
+    bias = bias * np.repeat(np.array([1, 0, 1], np.float32), d)
+    return x @ kernel.astype(self.dtype) + bias.astype(self.dtype)
 
 
 class Attention(nn.Module):
@@ -109,11 +173,21 @@ class Attention(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'B T D']) -> Float[Array, 'B T D']:
-    """Attends between the tokens of an image."""
+  def __call__(
+    self,
+    x: Float[Array, 'B T D'],
+    by: Float[np.ndarray, 'n d'] | None = None,
+  ) -> Float[Array, 'B T D']:
+    """Attends between the tokens of an image, with `angles` for `rope`."""
     b, t, d = x.shape
-    qkv = nn.Dense(3 * d, dtype=self.dtype, kernel_init=_INIT, name='qkv')(x)
+    if by is None:
+      dense = nn.Dense(3 * d, dtype=self.dtype, kernel_init=_INIT, name='qkv')
+      qkv = dense(x)
+    else:
+      qkv = KeysWithoutBias(self.dtype, name='qkv')(x)
     q, k, v = jnp.moveaxis(qkv.reshape(b, t, 3, self.heads, -1), 2, 0)
+    if by is not None:
+      q, k = rotated(q, by), rotated(k, by)
     weights = self.weights(q, k).astype(self.dtype)
     y = jnp.einsum('bhqk,bkhd->bqhd', weights, v).reshape(b, t, d)
     return nn.Dense(d, dtype=self.dtype, kernel_init=_INIT, name='proj')(y)
@@ -165,11 +239,15 @@ class Block(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x: Float[Array, 'B T D'], *, train: bool
+    self,
+    x: Float[Array, 'B T D'],
+    by: Float[np.ndarray, 'n d'] | None = None,
+    *,
+    train: bool,
   ) -> Float[Array, 'B T D']:
-    """Maps the tokens of images."""
+    """Maps the tokens of images, with `angles` for `rope`."""
 
-    def added(x, branch: nn.Module, number: int):
+    def added(x, branch: Callable[[Array], Array], number: int):
       y = branch(_norm(f'norm{number}', self.options)(x).astype(self.dtype))
       if self.options.layer_scale:
         scale = nn.initializers.constant(1e-5)
@@ -184,7 +262,8 @@ class Block(nn.Module):
         y = jnp.where(kept, y / (1 - self.skip), 0)
       return x + y.astype(x.dtype)
 
-    x = added(x, Attention(self.heads, self.dtype, name='attn'), 1)
+    attention = Attention(self.heads, self.dtype, name='attn')
+    x = added(x, lambda y: attention(y, by), 1)
     return added(x, Mlp(self.options.quick_gelu, self.dtype, name='mlp'), 2)
 
 
@@ -218,14 +297,20 @@ class ViT(nn.Module):
       kernel_init=_INIT,
       name='patch_embed_proj',
     )(x)
+    _, rows, columns, _ = x.shape
     tokens = x.reshape(x.shape[0], -1, size.width)
-    token = self.param('cls_token', _INIT, (1, 1, size.width))
-    token = jnp.broadcast_to(token, (x.shape[0], 1, size.width))
-    tokens = jnp.concatenate([token.astype(tokens.dtype), tokens], axis=1)
-    positions = self.param('pos_embed', _INIT, (1, *tokens.shape[1:]))
-    tokens = tokens + positions.astype(tokens.dtype)
+    tokens = jnp.concatenate([self._learned('cls_token', 1, x), tokens], axis=1)
+    by = None
+    if self.options.rope:
+      by = angles((rows, columns), size.width // size.heads)
+    else:
+      positions = self.param('pos_embed', _INIT, (1, *tokens.shape[1:]))
+      tokens = tokens + positions.astype(tokens.dtype)
     if self.options.cameras:
       tokens = self._with_cameras(tokens, ctx.cameras)
+    if count := self.options.registers:
+      parts = [tokens[:, :1], self._learned('reg_token', count, x)]
+      tokens = jnp.concatenate([*parts, tokens[:, 1:]], axis=1)
     if self.options.pre_norm:
       tokens = _norm('norm_pre', self.options)(tokens).astype(self.dtype)
     skips = np.linspace(0, self.options.drop_path, size.blocks).tolist()
@@ -233,8 +318,14 @@ class ViT(nn.Module):
       block = Block(
         size.heads, skip, self.options, self.dtype, name=f'blocks_{i}'
       )
-      tokens = block(self._prompted(tokens, i), train=ctx.train)
+      tokens = block(self._prompted(tokens, i), by, train=ctx.train)
     return _norm('norm', self.options)(tokens[:, :1])[:, :, None], {}
+
+  def _learned(self, name: str, count: int, x: Array) -> Array:
+    """Learned tokens, `[B, count, D]`, for the images of `x`, `[B, ..., D]`."""
+    shape = (x.shape[0], count, x.shape[-1])
+    token = self.param(name, _INIT, (1, *shape[1:]))
+    return jnp.broadcast_to(token.astype(x.dtype), shape)
 
   def _with_cameras(self, tokens: Array, cameras: Array | None) -> Array:
     """Adds the embeddings of cameras; a camera without one adds nothing."""
@@ -250,12 +341,9 @@ class ViT(nn.Module):
     """Inserts the prompts of a block, in place of those of the last one."""
     if not (count := self.options.prompts):
       return tokens
-    shape = (1, count, tokens.shape[-1])
-    prompt = self.param(f'prompt_{block}', _INIT, shape)
-    prompt = jnp.broadcast_to(prompt, (tokens.shape[0], *shape[1:]))
+    prompt = self._learned(f'prompt_{block}', count, tokens)
     rest = tokens[:, 1 + (count if block else 0) :]
-    parts = [tokens[:, :1], prompt.astype(tokens.dtype), rest]
-    return jnp.concatenate(parts, axis=1)
+    return jnp.concatenate([tokens[:, :1], prompt, rest], axis=1)
 
 
 def make(config: Model, options: Options = Options()) -> ViT:

@@ -6,7 +6,10 @@ has one name there: `params/backbone/layer1_0/bn1/scale` is
 `layer1.0.bn1.weight`.
 """
 
+import contextlib
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,17 +37,17 @@ _LEAVES = {
   'var': 'running_var',
 }
 # Names in which `_` is no `.` of PyTorch.
-_WHOLE = re.compile('(cls_token|pos_embed|patch_embed|norm_pre)|_')
+_WHOLE = re.compile('(cls_token|reg_token|pos_embed|patch_embed|norm_pre)|_')
 POSITIONS = 'pos_embed'
 # CLIP stores these without the first axes, of length 1.
-TOKENS = ('cls_token', POSITIONS)
+TOKENS = ('cls_token', 'reg_token', POSITIONS)
 # Axes of PyTorch's kernels from those of Flax, and back.
 _TO_PYTORCH = {4: (3, 2, 0, 1), 2: (1, 0)}
 _FROM_PYTORCH = {4: (2, 3, 1, 0), 2: (1, 0)}
 _NECK = re.compile(r'\w+/neck/')
-# Tensors of files of this package that are not of the backbone: a neck, and the
-# last layer and the counters of a folder for trackers.
-_AFTER = re.compile(rf'(neck|fc)\.|.*{re.escape(sources.COUNTER)}$')
+# Tensors of files of this package that no network has: the last layer and the
+# counters of a folder for trackers.
+_AFTER = re.compile(rf'fc\.|.*{re.escape(sources.COUNTER)}$')
 # Reading a pickled file runs code from it, so these are refused.
 _PICKLED = ('.pth', '.pt', '.pkl', '.bin', '.ckpt', '.tar')
 
@@ -66,7 +69,7 @@ _FAMILIES = {
   TORCHREID: Family('conv2_0/gate/fc1/kernel', r'(conv|pool)\d(_\d+)*/'),
   TIMM: Family(
     'blocks_0/attn/qkv/kernel',
-    r'(cls_token|pos_embed)$|(patch_embed_proj|norm_pre|norm|blocks_\d+)/',
+    r'(cls_token|reg_token|pos_embed)$|(patch_embed_proj|norm_pre|norm|blocks_\d+)/',
   ),
 }
 
@@ -88,11 +91,15 @@ def covered(variables: Flat) -> list[str]:
 
 
 def name_of(leaf: str) -> str:
-  """PyTorch's name of a leaf such as `params/backbone/layer1_0/bn1/scale`."""
-  _, _, *modules, last = leaf.replace('/infrared_', '/').split('/')
+  """PyTorch's name of a leaf such as `params/backbone/layer1_0/bn1/scale`.
+
+  Names of a neck begin with `neck.`.
+  """
+  _, part, *modules, last = leaf.replace('/infrared_', '/').split('/')
   names = [*modules, _LEAVES.get(last, last)]
+  prefix = 'neck.' if part == 'neck' else ''
   # The leaves of PyTorch, such as `running_mean`, keep their `_`.
-  return '.'.join(
+  return prefix + '.'.join(
     n if n in _LEAVES.values() else _WHOLE.sub(lambda m: m[1] or '.', n)
     for n in names
   )
@@ -111,15 +118,15 @@ def tensors(variables: Flat) -> dict[str, np.ndarray]:
   moments = any(n.startswith('batch_stats/backbone/') for n in variables)
   if family(variables) == TORCHVISION and not moments:
     return {}
+  if family(variables) == TIMM and f'params/backbone/{POSITIONS}' not in own:
+    return {}  # timm has rotated positions in another network
   written: dict[str, np.ndarray] = {}
   for leaf, value in variables.items():
-    in_neck = _NECK.match(leaf) is not None
-    if not in_neck and (leaf not in own or '/infrared_' in leaf):
+    if not _NECK.match(leaf) and (leaf not in own or '/infrared_' in leaf):
       return {}
     value = np.asarray(value, np.float32)
     axes = _TO_PYTORCH.get(value.ndim) if leaf.endswith('/kernel') else None
-    prefix = 'neck.' if in_neck else ''
-    written[prefix + name_of(leaf)] = np.ascontiguousarray(
+    written[name_of(leaf)] = np.ascontiguousarray(
       value.transpose(axes) if axes else value
     )
   return written
@@ -145,7 +152,10 @@ class File(NamedTuple):
   def parts(self, name: str) -> list[tuple[int, ...]]:
     """Shapes of the tensors of the file that are joined to one."""
     full = self.names.tensors[name]
-    return [tuple(self.content.get_slice(n).get_shape()) for n in full]
+    # The bias that keys lack is as long as that of queries.
+    return [
+      tuple(self.content.get_slice(n or full[0]).get_shape()) for n in full
+    ]
 
   def refused(self, what: str, shapes: sources.Shapes) -> errors.IntegrityError:
     """An error that says of which network the file is."""
@@ -166,6 +176,7 @@ def load(
   variables: Flat,
   image: positions.Grid | None = None,
   about: dict[str, Any] | None = None,
+  neck: bool = False,
 ) -> Flat:
   """Replaces the backbone in variables by a file in PyTorch's format.
 
@@ -175,24 +186,45 @@ def load(
   Args:
     image: height and width of the images of the network, for positions.
     about: card of the file, if it has one; its names are those of the family.
+    neck: reads a neck as well, in a file of this package.
 
   Raises:
     IntegrityError: for a file or tensor that is absent, damaged or unsuitable.
   """
+  with _opened(path, about or {}, neck) as file:
+    return variables | _read_all(file, variables, image, about or {})
+
+
+def network(path: Path, about: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+  """The source of a file, one of `sources.SOURCES`, and its network's fields.
+
+  Raises:
+    IntegrityError: for a file that is absent or damaged, or of a network that
+      the package does not have.
+  """
+  with _opened(path, about) as file:
+    fields, described = sources.network(file.names.source, file.shapes())
+    if not fields:
+      raise errors.IntegrityError(
+        f'is another network, {described}', str(path), sources.SUPPORTED
+      )
+    return file.names.source, fields
+
+
+@contextlib.contextmanager
+def _opened(
+  path: Path, about: dict[str, Any], neck: bool = False
+) -> Iterator[File]:
+  """Opens a file; its names, shapes and types are in the header."""
   check_format(path)
   try:
     with safetensors.safe_open(path, framework='numpy') as content:
-      # Names, shapes and types are in the header, and are checked before any
-      # tensor is read.
-      names = _names(path, [*content.keys()], about or {})
-      read = _read_all(
-        File(path, content, names), variables, image, about or {}
-      )
+      names = _names(path, [*content.keys()], about, neck)
+      yield File(path, content, names)
   except (safetensors.SafetensorError, OSError) as error:
     raise errors.IntegrityError(
       f'unreadable weights: {error}', str(path), 'fetch the file again'
     ) from error
-  return variables | read
 
 
 def check_format(path: Path) -> None:
@@ -213,14 +245,18 @@ def check_format(path: Path) -> None:
 
 
 def _names(
-  path: Path, names: list[str], about: dict[str, Any]
+  path: Path, names: list[str], about: dict[str, Any], neck: bool
 ) -> sources.Names:
   form = about.get('form')
   if form not in _FAMILIES:
     return sources.read(names, str(path))
   # A file of this package, by `tensors` or by `fedreid import-weights`.
   source = about.get('imported', {}).get('source', form)
-  own = {n: (n,) for n in names if not _AFTER.match(n)}
+  own = {
+    n: (n,)
+    for n in names
+    if not _AFTER.match(n) and (neck or not n.startswith('neck.'))
+  }
   return sources.Names(source, own, [], {})
 
 
@@ -229,7 +265,10 @@ def _read_all(
 ) -> Flat:
   shapes = file.shapes()
   wanted: dict[str, list[str]] = {}
-  for leaf in covered(variables):
+  necks = [leaf for leaf in variables if _NECK.match(leaf)]
+  if not any(name.startswith('neck.') for name in shapes):
+    necks = []
+  for leaf in (*covered(variables), *necks):
     wanted.setdefault(name_of(leaf), []).append(leaf)
   for name in wanted:
     if name not in shapes:
@@ -244,6 +283,8 @@ def _read_all(
   for name, leaves in wanted.items():
     tensor = from_pytorch(leaves[0], _checked(file, name))
     if name == POSITIONS:
+      if 'form' not in about:
+        tensor = with_class_position(file.names, tensor)
       kernel = variables['params/backbone/patch_embed_proj/kernel']
       num, patch = variables[leaves[0]].shape[1] - 1, kernel.shape[0]
       tensor = _resized(file, tensor, num, patch, image, about)
@@ -268,7 +309,7 @@ def _check(
   wanted: tuple[int, ...],
 ):
   """Refuses a tensor by its type and shape."""
-  for full in file.names.tensors[name]:
+  for full in filter(None, file.names.tensors[name]):
     kind = file.content.get_slice(full).get_dtype()
     if kind != 'F32':
       raise errors.IntegrityError(
@@ -286,7 +327,7 @@ def _check(
   if name == POSITIONS:  # their number may differ
     fits = len(shape) in (2, 3) and shape[-1] == wanted[-1]
   if not fits:
-    full = ' + '.join(file.names.tensors[name])
+    full = ' + '.join(filter(None, file.names.tensors[name]))
     own = ' + '.join(str([*part]) for part in parts)
     raise file.refused(f'tensor {full} is {own}, not {[*wanted]}', shapes)
 
@@ -305,10 +346,26 @@ def check_values(name: str, tensor: np.ndarray, where: Path) -> None:
 
 
 def _checked(file: File, name: str) -> np.ndarray:
-  parts = [file.content.get_tensor(full) for full in file.names.tensors[name]]
-  for full, tensor in zip(file.names.tensors[name], parts, strict=True):
+  parts: list[np.ndarray] = []
+  for full in file.names.tensors[name]:
+    tensor = file.content.get_tensor(full) if full else parts[0] * 0
     check_values(full, tensor, file.path)
+    parts.append(tensor)
   return np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+def with_class_position(
+  names: sources.Names, table: Float32[np.ndarray, '1 n D']
+) -> Float32[np.ndarray, '1 m D']:
+  """Positions with that of the class token, which timm adds to the token.
+
+  timm does so for networks with registers, whose positions are a square then.
+  """
+  side = math.isqrt(table.shape[1])
+  bare = names.source == 'timm' and 'reg_token' in names.tensors
+  if not bare or side * side != table.shape[1]:
+    return table
+  return np.concatenate([np.zeros_like(table[:, :1]), table], axis=1)
 
 
 def _resized(

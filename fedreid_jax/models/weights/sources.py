@@ -36,11 +36,17 @@ _HEADS = (
   r'|pixel_(mean|std)|.*\.num_batches_tracked'
 )
 COUNTER = '.num_batches_tracked'
+SUPPORTED = 'use weights of a network that docs/export.md names'
 
 # Tensors that change the features, and that no network of the package has.
-_REFUSED = {
-  r'register_tokens|reg_token': 'use the weights without register tokens',
-  r'dist_token': 'use the weights that are not distilled',
+_REFUSED = {r'dist_token': 'use the weights that are not distilled'}
+# Networks that the package does not have, by the name of one of their tensors.
+_OTHERS = {
+  r'.*\.relative_position_bias_table': 'a Swin transformer, such as SOLIDER',
+  r'.*(stages|downsample_layers)\.\d.*\.(dwconv|conv_dw)\..*': 'a ConvNeXt',
+  r'.*\.(cv1|cv2|cv3)\..*': 'a detector of the YOLO family',
+  r'.*\.lora_[AB]\..*': 'matrices of LoRA without their network',
+  r'.*word_embeddings\..*': 'a network for texts',
 }
 # The last block and normalisation of TransReID's branch of the whole image;
 # those of `base` are not trained then.
@@ -75,6 +81,7 @@ class Source(NamedTuple):
     resize: how the program resizes position embeddings.
     square: whether a square number of positions is always a square grid.
     pixels: normalisation of its images.
+    keys_biased: whether keys have a bias.
     note: sentence about options that the file does not tell.
   """
 
@@ -86,9 +93,26 @@ class Source(NamedTuple):
   resize: Resize = Resize()
   square: bool = True
   pixels: Pixels = _IMAGENET
+  keys_biased: bool = True
   note: str = ''
 
 
+_DINOV3 = _IMAGENET._replace(
+  note='of the weights for photographs; those for satellites have data.mean='
+  '(0.43,0.411,0.296) and data.std=(0.213,0.156,0.143)'
+)
+_DINOV2_OF_TRANSFORMERS = (
+  (r'^dinov2(_with_registers)?\.', ''),
+  (r'^embeddings\.patch_embeddings\.projection\.', 'patch_embed.proj.'),
+  (r'^embeddings\.position_embeddings$', 'pos_embed'),
+  (r'^embeddings\.register_tokens$', 'reg_token'),
+  (r'^embeddings\.', ''),
+  (r'^layernorm\.', 'norm.'),
+  (r'^encoder\.layer\.', 'blocks.'),
+  (r'\.attention\.attention\.([qkv])\w+\.', r'.attn.\1.'),
+  (r'\.attention\.output\.dense\.', '.attn.proj.'),
+  (r'\.layer_scale(\d)\.lambda1$', r'.ls\1.gamma'),
+)
 # By the name that cards of imported files have; the first mark counts.
 SOURCES = {
   'clip': Source(
@@ -137,21 +161,37 @@ SOURCES = {
     pixels=_CLIP,
     note='weights that OpenCLIP trained have GELU: vit.quick_gelu=False',
   ),
+  'dinov3, transformers': Source(
+    'DINOv3 of transformers',
+    r'layer\.\d+\.attention\.q_proj\.weight',
+    TIMM,
+    (
+      (r'^embeddings\.patch_embeddings\.', 'patch_embed.proj.'),
+      (r'^embeddings\.register_tokens$', 'reg_token'),
+      (r'^embeddings\.', ''),
+      (r'^layer\.', 'blocks.'),
+      (r'\.attention\.([qkv])_proj\.', r'.attn.\1.'),
+      (r'\.attention\.o_proj\.', '.attn.proj.'),
+      (r'\.layer_scale(\d)\.lambda1$', r'.ls\1.gamma'),
+      (r'\.mlp\.up_proj\.', '.mlp.fc1.'),
+      (r'\.mlp\.down_proj\.', '.mlp.fc2.'),
+    ),
+    left_out=r'mask_token|rope_embeddings\..*',
+    pixels=_DINOV3,
+    keys_biased=False,
+  ),
+  'dinov2 with registers, transformers': Source(
+    'DINOv2 with registers of transformers',
+    r'(dinov2_with_registers\.)?embeddings\.register_tokens',
+    TIMM,
+    _DINOV2_OF_TRANSFORMERS,
+    left_out='mask_token',
+  ),
   'dinov2, transformers': Source(
     'DINOv2 of transformers',
     r'(dinov2\.)?encoder\.layer\.\d+\.layer_scale1\.lambda1',
     TIMM,
-    (
-      (r'^dinov2\.', ''),
-      (r'^embeddings\.patch_embeddings\.projection\.', 'patch_embed.proj.'),
-      (r'^embeddings\.position_embeddings$', 'pos_embed'),
-      (r'^embeddings\.', ''),
-      (r'^layernorm\.', 'norm.'),
-      (r'^encoder\.layer\.', 'blocks.'),
-      (r'\.attention\.attention\.([qkv])\w+\.', r'.attn.\1.'),
-      (r'\.attention\.output\.dense\.', '.attn.proj.'),
-      (r'\.layer_scale(\d)\.lambda1$', r'.ls\1.gamma'),
-    ),
+    _DINOV2_OF_TRANSFORMERS,
     left_out='mask_token',
     resize=Resize(antialias=False),
   ),
@@ -163,6 +203,22 @@ SOURCES = {
     left_out=r'b2\..*|sie_embed',
     square=False,
     pixels=_HALF,
+  ),
+  'dinov3': Source(
+    'DINOv3',
+    r'(backbone\.)?(storage_tokens|rope_embed\.periods)',
+    TIMM,
+    ((r'^storage_tokens$', 'reg_token'),),
+    # The second normalisation of class tokens is used in its training alone.
+    left_out=r'mask_token|rope_embed\..*|.*\.bias_mask|local_cls_norm\..*',
+    pixels=_DINOV3,
+  ),
+  'dinov2 with registers': Source(
+    'DINOv2 with registers',
+    r'(backbone\.)?register_tokens',
+    TIMM,
+    ((r'^register_tokens$', 'reg_token'),),
+    left_out='mask_token',
   ),
   'dinov2': Source(
     'DINOv2',
@@ -229,7 +285,7 @@ class Names(NamedTuple):
 
   source: str  # in `SOURCES`
   # The file's names of each name of the family: three where queries, keys and
-  # values are apart.
+  # values are apart, of which that of keys without a bias is ''.
   tensors: dict[str, tuple[str, ...]]
   left_out: list[str]  # names of the file without a place, except counters
   stripped: dict[str, int]  # number of names by the prefix that was removed
@@ -263,12 +319,20 @@ def read(names: Iterable[str], where: str) -> Names:
       n for n in full if not n.startswith(prefix) and not n.endswith(COUNTER)
     ]
     return found._replace(left_out=[*found.left_out, *others])
-  known = ', '.join(one.title for one in SOURCES.values())
   raise errors.IntegrityError(
-    f'has no tensors of a known network, but {", ".join(full[:3])}',
+    f'has no tensors of a known network, but {", ".join(full[:3])}'
+    + _other(full),
     where,
-    f'use weights of {known}',
+    f'use weights of {", ".join(one.title for one in SOURCES.values())}',
   )
+
+
+def _other(names: Sequence[str]) -> str:
+  """What a file seems to be, in brackets, '' if it cannot be told."""
+  for pattern, title in _OTHERS.items():
+    if any(re.fullmatch(pattern, name) for name in names):
+      return f' (it seems to be {title})'
+  return ''
 
 
 def _recognised(names: Iterable[str], shared: str) -> str:
@@ -342,10 +406,13 @@ def _sorted(source: str, names: list[str], shared: str, where: str) -> Names:
       )
     used[name] = full
     stripped.update(removed)
-  return Names(source, _joined(used, where), left_out, dict(stripped), shared)
+  joined = _joined(used, where, one.keys_biased)
+  return Names(source, joined, left_out, dict(stripped), shared)
 
 
-def _joined(used: dict[str, str], where: str) -> dict[str, tuple[str, ...]]:
+def _joined(
+  used: dict[str, str], where: str, keys_biased: bool
+) -> dict[str, tuple[str, ...]]:
   """The names of the file, with those of queries, keys and values together."""
   found: dict[str, tuple[str, ...]] = {}
   for name, full in used.items():
@@ -354,11 +421,14 @@ def _joined(used: dict[str, str], where: str) -> dict[str, tuple[str, ...]]:
       found[name] = (full,)
       continue
     parts = [f'{part[1]}{x}{part[3]}' for x in 'qkv']
-    if missing := [n for n in parts if n not in used]:
+    missing = [n for n in parts if n not in used]
+    if missing == [f'{part[1]}k.bias'] and not keys_biased:
+      missing = []
+    if missing:
       raise errors.IntegrityError(
         f'no tensor {missing[0]} beside {full}', where, 'fetch the file again'
       )
-    found[f'{part[1]}qkv{part[3]}'] = tuple(used[n] for n in parts)
+    found[f'{part[1]}qkv{part[3]}'] = tuple(used.get(n, '') for n in parts)
   return found
 
 
@@ -404,8 +474,11 @@ def network(source: str, shapes: Shapes) -> tuple[dict[str, Any], str]:
   There are no fields if the package does not have the network.
   """
   fields, described = _NETWORKS[SOURCES[source].family](shapes)
-  if fields and source.partition(',')[0] == 'clip':
+  program = source.partition(',')[0]
+  if fields and program == 'clip':
     fields['vit.quick_gelu'] = True
+  if fields and program == 'dinov3':
+    fields['vit.rope'] = True
   return fields, described
 
 
@@ -457,6 +530,15 @@ def _osnet(shapes: Shapes) -> tuple[dict[str, Any], str]:
   return fields, 'an OSNet'
 
 
+# Parts of transformers that `vit` has not, and a tensor of each.
+_NOT_OURS = {
+  'gated perceptrons (SwiGLU)': 'blocks.0.mlp.w1.weight',
+  'gated perceptrons (SwiGLU), joined': 'blocks.0.mlp.w12.weight',
+  'gated perceptrons of DINOv3': 'blocks.0.mlp.gate_proj.weight',
+  "the names of timm's EVA": 'blocks.0.gamma_1',
+}
+
+
 def _vit(shapes: Shapes) -> tuple[dict[str, Any], str]:
   width, *_, patch = shapes.get('patch_embed.proj.weight', (0, 0))
   numbers = [re.match(r'blocks\.(\d+)\.', name) for name in shapes]
@@ -465,6 +547,8 @@ def _vit(shapes: Shapes) -> tuple[dict[str, Any], str]:
     f'a transformer of {blocks} blocks with {width} features and patches of '
     f'{patch} pixels'
   )
+  if kind := next((k for k, name in _NOT_OURS.items() if name in shapes), ''):
+    return {}, f'{described}, and {kind}'
   for name, size in vit.SIZES.items():
     if (size.width, size.blocks, size.patch) == (width, blocks, patch):
       fields: dict[str, Any] = {'model.name': 'vit', 'vit.size': name}
@@ -475,6 +559,8 @@ def _vit(shapes: Shapes) -> tuple[dict[str, Any], str]:
     fields['vit.layer_scale'] = True
   if 'norm_pre.weight' in shapes:
     fields['vit.pre_norm'] = True
+  if 'reg_token' in shapes:
+    fields['vit.registers'] = shapes['reg_token'][-2]
   return fields, described
 
 

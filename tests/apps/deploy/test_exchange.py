@@ -17,8 +17,9 @@ import toy_embedding
 from jax import export
 from safetensors import numpy as safetensors_numpy
 
+import fedreid_jax as fr
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy import conversion, exchange
+from fedreid_jax.apps.deploy import conversion, embedding, exchange
 from fedreid_jax.models import networks, weights
 from fedreid_jax.models.backbones import osnet, vit
 from fedreid_jax.models.weights import positions, pytorch
@@ -340,3 +341,15 @@ def test_convolutions_are_those_of_the_platform_of_the_program(short):
     assert counted(platform) == (12, 0)
   num, products = counted('cpu')
   assert num < 12 and products > 0
+
+
+@pytest.mark.parametrize('name', ['resnet18', 'convnet, mapping'])
+def test_an_exported_file_is_used_without_its_run(name, tmp_path):
+  found = toy_embedding.tiny(name, flip=True)
+  path = tmp_path / 'w.safetensors'
+  about = embedding.describe(found)
+  path.write_bytes(exchange.encode_safetensors(found, about))
+  pixels = toy_embedding.pixels(3)
+  wanted = found.evaluate(pixels, np.zeros(3, np.int32))
+  got = fr.load(f'weights:{path}').embed(pixels)
+  np.testing.assert_allclose(got, wanted, atol=1e-4)

@@ -435,3 +435,37 @@ def test_more_lines_and_codes(tmp_path, door, flags, code, message):
   status, line = refused(tmp_path, door, flags)
   assert status == code, line
   assert line.startswith(f'error[{code}]: ') and message in line
+
+
+def test_a_run_and_weights_are_two_models(tmp_path):
+  code, _, err = commands.launch(
+    'embed',
+    '--weights=convnet-synthetic',
+    f'--workdir={tmp_path}',
+    f'--images={tmp_path}',
+  )
+  assert code == 2 and len(err.splitlines()) == 1
+  assert 'two models' in err and '--weights' in err
+
+
+@pytest.mark.slow
+def test_weights_embed_and_search_without_a_run(world, tmp_path):
+  _, photos, _ = world
+  code, text, _ = commands.launch(
+    'embed',
+    '--weights=convnet-synthetic',
+    f'--images={photos}',
+    f'--out={tmp_path / "vectors.npy"}',
+  )
+  assert code == 0 and 'model: weights convnet-synthetic' in text
+  paths = sorted(photos.rglob('*.png'))
+  model = fr.load('weights:convnet-synthetic')
+  vectors = np.load(tmp_path / 'vectors.npy')
+  np.testing.assert_allclose(vectors, model.embed(paths), atol=1e-5)
+  following = shlex.split(text.partition('next: ')[2])
+  flags = [flag for flag in following[2:] if flag != '--query=IMAGE']
+  code, text, err = commands.launch(
+    'search', *flags, f'--query={paths[7]}', f'--out={tmp_path / "f.html"}'
+  )
+  assert (code, err) == (0, '')
+  assert rows_of(text)[0] == (1, 0.0, 'p2/x_01.png (same file)')

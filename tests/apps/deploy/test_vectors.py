@@ -204,7 +204,7 @@ def test_vectors_of_another_model_are_refused(model, photos, tmp_path):
     vectors.check_model(found, other, 'v.npy')
   assert caught.value.line() == (
     'error[4]: the vectors are of another model (fedpav, global, round 3, abc) '
-    'than the work directory has (fedpav, global, round 9, xyz) — v.npy — '
+    'than the given one (fedpav, global, round 9, xyz) — v.npy — '
     'embed the gallery with this model, or give the model of the vectors'
   )
 

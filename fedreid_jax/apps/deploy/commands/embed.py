@@ -1,6 +1,7 @@
 """Embed images or a video: `fedreid embed --workdir=DIR`.
 
   fedreid embed --workdir=DIR --images=FOLDER --out=vectors.npy
+  fedreid embed --weights=NAME --images=FOLDER   # without a run
 
 The command embeds all images in a folder and its subfolders with the model of a
 run. It writes `vectors.npy` (float32 [n, D]), `paths.csv` (the image of each
@@ -18,7 +19,11 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy.commands import detect_flags, embedding_flags
+from fedreid_jax.apps.deploy.commands import (
+  detect_flags,
+  embedding_flags,
+  model_flags,
+)
 from fedreid_jax.cli import run
 
 flags.adopt_module_key_flags(embedding_flags)
@@ -39,14 +44,14 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         'no images', 'command line', 'give --images=FOLDER'
       )
-    run.given_workdir()
+    model_flags.check()
     from fedreid_jax.apps.deploy import vectors
 
     out = Path(_OUT.value).expanduser()
     vectors.check_out(out)
     images = detect_flags.photographs(_IMAGES.value)
     search = detect_flags.opened(images, out)
-    model = embedding_flags.load()
+    model = model_flags.load()
     embedding_flags.say_model(model)
     detected, times = None, {}
     if search:
@@ -65,8 +70,6 @@ def main(argv: list[str]) -> None:
     )
     print(errors.folded(line))
     kind = ['--query_modality=MODALITY'] if model.has_modalities else []
-    embedding_flags.next_step(
-      'search', f'--gallery={out}', *kind, '--query=IMAGE'
-    )
+    model_flags.next_step('search', f'--gallery={out}', *kind, '--query=IMAGE')
 
   run.guarded(argv, body)

@@ -1,7 +1,6 @@
 """Common parts of `embed` and `search`: flags, the model, a progress bar."""
 
 import contextlib
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,19 +11,14 @@ import numpy as np
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import run
+from fedreid_jax.apps.deploy.commands import model_flags
 from fedreid_jax.data.datasets.records import MODALITIES
 
 if TYPE_CHECKING:
   from fedreid_jax.apps.deploy.vectors import Folder, Vectors
   from fedreid_jax.training.snapshot import Snapshot
 
-_MODEL = flags.DEFINE_string(
-  'model',
-  '',
-  "'cluster:I' or 'client:NAME' (default: the server's model, or the first).",
-)
-_CHECKPOINT = run.define_checkpoint()
+flags.adopt_module_key_flags(model_flags)
 _BATCH = flags.DEFINE_integer(
   'batch', None, 'Images of a step (default: evaluation.batch).', 1
 )
@@ -42,17 +36,11 @@ _MODALITY = flags.DEFINE_enum(
 SHOWN = 20  # names of unreadable files in a message
 
 
-def load() -> 'Snapshot':
-  """Loads the model that the flags choose."""
-  workdir = run.given_workdir()
-  from fedreid_jax.training import snapshot
-
-  return snapshot.load(workdir, _CHECKPOINT.value, _MODEL.value)
-
-
 def say_model(model: 'Snapshot') -> None:
   """Prints the model, and a note if its evaluation had other moments."""
-  print(f'model: {described(model)}')
+  print(errors.printable(f'model: {model.title}'))
+  for note in model.notes:
+    print(errors.folded(errors.printable(f'note: {note}')))
   given = model.config.evaluation
   if given.batch_stats != 'running':
     line = (
@@ -67,11 +55,6 @@ def say_model(model: 'Snapshot') -> None:
       '(evaluation.camera_norm); embeddings are not normalised'
     )
     print(errors.folded(line))
-
-
-def described(model: 'Snapshot') -> str:
-  """Returns recipe, name and round of a model in words."""
-  return f'{model.config.name}, {model.name}, round {model.step}'
 
 
 def modality(
@@ -232,14 +215,3 @@ def _say_left_out(left_out: list[tuple[str, str]], of: str) -> None:
     names.append('...')
   line = f'{errors.counted(len(left_out), "file")} of {of} left out'
   print(errors.printable(f'note: {line}: {"; ".join(names)}'), file=sys.stderr)
-
-
-def next_step(command: str, *more: str) -> None:
-  """Prints a command with the flags that choose the model, and more flags."""
-  flags_ = [
-    f'--{flag.name}={flag.value}'
-    for flag in (_CHECKPOINT, _MODEL)
-    if flag.present
-  ]
-  words = shlex.join([*flags_, *more])
-  run.next_step(run.given_workdir(), f'{command} --workdir=DIR {words}')

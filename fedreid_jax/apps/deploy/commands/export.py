@@ -28,6 +28,7 @@ The formats jax and onnx need fedreid_jax[export], and torch needs PyTorch.
   fedreid export --workdir=runs/first --format=onnx
   fedreid export --workdir=run --format=onnx --layout=nchw --input=imagenet
   fedreid export --workdir=runs/first --format=jax --checkpoint=best
+  fedreid export --weights=convnet-synthetic --format=onnx   # without a run
 """
 
 from pathlib import Path
@@ -35,9 +36,11 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
+from fedreid_jax.apps.deploy.commands import model_flags
 from fedreid_jax.apps.deploy.export_choices import FORMATS, LAYOUTS, VALUES
 from fedreid_jax.cli import run
 
+flags.adopt_module_key_flags(model_flags)
 _FORMAT = flags.DEFINE_enum(
   'format', None, FORMATS, 'Format of the file or folder.'
 )
@@ -48,10 +51,6 @@ _INPUT = flags.DEFINE_enum(
   'input', VALUES[0], VALUES, 'onnx: type and values of the images.'
 )
 _OUT = flags.DEFINE_string('out', '', 'File or folder to write.')
-_CHECKPOINT = run.define_checkpoint()
-_MODEL = flags.DEFINE_string(
-  'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
-)
 
 
 def main(argv: list[str]) -> None:
@@ -62,17 +61,19 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         'no format', '--format', f'one of {", ".join(FORMATS)}'
       )
-    workdir = run.given_workdir()
+    model_flags.check()
+    named = model_flags.weights() or ''
     out = Path(_OUT.value).expanduser().absolute() if _OUT.value else None
     from fedreid_jax.apps.deploy import exchange, image_input
 
     written = exchange.export(
-      workdir,
+      None if named else run.given_workdir(),
       _FORMAT.value,
       out,
-      _CHECKPOINT.value,
-      _MODEL.value,
+      *model_flags.checkpoint(),
       image_input.ImageInput(_LAYOUT.value, _INPUT.value),
+      named,
+      model_flags.changes(),
     )
     print(f'wrote {written.path} ({written.size:,} bytes)')
     if written.difference is None:

@@ -8,7 +8,7 @@ import numpy as np
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy.commands import embedding_flags
+from fedreid_jax.apps.deploy.commands import embedding_flags, model_flags
 from fedreid_jax.cli import run
 from fedreid_jax.data.datasets.records import MODALITIES
 
@@ -83,7 +83,7 @@ def given() -> str:
 def check() -> None:
   """Raises ConfigError, naming the flag, if flags do not allow a search."""
   given()
-  run.given_workdir()
+  model_flags.check()
   from fedreid_jax.evaluation import approximate, index
 
   index.check_backend(_BACKEND.value)
@@ -225,7 +225,7 @@ def about(
     recall = gallery.index.recall
     method = APPROXIMATE.format(kind=_INDEX.value, recall=recall)
   found = [
-    ('model', f'{embedding_flags.described(model)}, of {run.FLAGS.workdir}'),
+    ('model', f'{model.title}, of {model_flags.source()}'),
     ('gallery', f'{images} of {stored.folder.root}'),
     ('distance', gallery.metric),
     ('search', method),

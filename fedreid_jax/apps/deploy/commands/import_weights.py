@@ -1,6 +1,6 @@
 """Convert weights: `fedreid import-weights FILE.pth --out=FILE.safetensors`.
 
-FILE.pth contains weights of torchvision, IBN-Net, timm, DINOv2, CLIP,
+FILE.pth contains weights of torchvision, IBN-Net, timm, DINOv2, DINOv3, CLIP,
 torchreid, fast-reid or TransReID. PyTorch reads it with `weights_only=True`, so
 no code in the file is run. The command recognises the program by the names of
 the tensors, removes prefixes such as `module.`, converts other types to

@@ -2,6 +2,7 @@
 
   fedreid search --workdir=DIR --gallery=FOLDER --query=IMAGE
   fedreid search --workdir=DIR --gallery=vectors.npy --k=20 --query a.jpg b.jpg
+  fedreid search --weights=NAME --gallery=FOLDER --query=IMAGE   # without a run
 
 The command prints the images of the gallery that are nearest to each query, and
 writes them as a page for a browser, `search.html`. The gallery is a folder of
@@ -18,7 +19,11 @@ import numpy as np
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy.commands import embedding_flags, gallery_flags
+from fedreid_jax.apps.deploy.commands import (
+  embedding_flags,
+  gallery_flags,
+  model_flags,
+)
 from fedreid_jax.cli import run
 
 if TYPE_CHECKING:
@@ -54,7 +59,7 @@ def main(argv: list[str]) -> None:
     atomic.check_writable(out)
     paths = _queries([*_QUERY.value, *argv[1:]])
     source = gallery_flags.find()
-    model = embedding_flags.load()
+    model = model_flags.load()
     gallery_flags.check_model(source, model)
     embedding_flags.say_model(model)
     kind = embedding_flags.modality(model, gallery_flags.QUERY_MODALITY)
@@ -62,7 +67,7 @@ def main(argv: list[str]) -> None:
     queries = embedding_flags.queries(model, paths, kind)
     _search(model, source, queries, out, known)
     print(f'page: {out.absolute().as_uri()}')
-    embedding_flags.next_step(*_following(source))
+    model_flags.next_step(*_following(source))
 
   run.guarded(argv[:1], body)
 

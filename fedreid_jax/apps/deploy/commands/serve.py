@@ -2,6 +2,7 @@
 
   fedreid serve runs/first --gallery=photos
   fedreid serve runs/first --gallery=vectors.npy --k=20 --port=0
+  fedreid serve --weights=NAME --gallery=photos   # without a run
 
 The command starts a page on this computer. The page embeds a photograph of a
 person that is dropped or chosen there, and shows the nearest images of the
@@ -17,7 +18,11 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy.commands import embedding_flags, gallery_flags
+from fedreid_jax.apps.deploy.commands import (
+  embedding_flags,
+  gallery_flags,
+  model_flags,
+)
 from fedreid_jax.cli import run
 from fedreid_jax.core import plugins
 
@@ -68,7 +73,7 @@ def _serve() -> None:
   # long to embed.
   source = gallery_flags.find()
   at = server.listen(_PORT.value)
-  model = embedding_flags.load()
+  model = model_flags.load()
   gallery_flags.check_model(source, model)
   kind = embedding_flags.modality(model, gallery_flags.QUERY_MODALITY)
   embedding_flags.say_model(model)
