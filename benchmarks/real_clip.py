@@ -40,7 +40,7 @@ place: the numbers compare networks, and are no accuracy of a system.
 
 import csv
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,8 +55,7 @@ from fedreid_jax.config import parsing, validation
 from fedreid_jax.data import augment, decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.evaluation import features, gallery, ranking
-from fedreid_jax.models import weights
-from fedreid_jax.training import build
+from fedreid_jax.training import build, snapshot
 from fedreid_jax.training.reports import console_table
 
 _WORK = flags.DEFINE_string('work', None, 'Folder for persons.', required=True)
@@ -68,7 +67,7 @@ _WEIGHTS = flags.DEFINE_list(
 _LABELS = flags.DEFINE_string(
   'labels', None, 'CSV file with the columns time, x, y and person.'
 )
-_SET = flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of every network.')
+_SET = flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of each.')
 _EVERY = flags.DEFINE_integer('every', 2, 'Search one of so many frames.', 1)
 _SEED = flags.DEFINE_integer('seed', 0, 'Of the exchanged vectors.')
 
@@ -270,28 +269,20 @@ def spaced(seen: Sequence[Seen]) -> list[Seen]:
 
 def embed(name: str, paths: Sequence[Path]) -> np.ndarray:
   """Vectors `[M, D]` of images by weights, or by the model of a run."""
-  if Path(name).is_dir():
-    return fr.load(name).embed(paths)
-  config: Any = fr.load_config('fedpav:photos')
-  if name != 'random':
-    fields = weights.card(weights.find(name)).get('model', {})
-    own = {
-      f'model.{field}': tuple(x) if isinstance(x, list) else x
-      for field, x in fields.items()
-    }
-    overrides: Mapping[str, Any] = own | {'model.pretrained': name}
-    config = fr.load_config('fedpav:photos', overrides)
-  parsing.change(config, _SET.value)
-  return embedded(validation.validate(config), paths)
+  if name == 'random':
+    return untrained(paths)
+  source = name if Path(name).is_dir() else f'weights:{name}'
+  return snapshot.load_changed(source, 'latest', '', _SET.value).embed(paths)
 
 
-def embedded(config: Any, paths: Sequence[Path]) -> np.ndarray:
-  """Vectors `[M, D]` of a network before any training."""
+def untrained(paths: Sequence[Path]) -> np.ndarray:
+  """Vectors `[M, D]` of the network of `photos` with random weights."""
+  recipe: Any = fr.load_config('fedpav:photos')
+  recipe.model.pretrained = ''
+  parsing.change(recipe, _SET.value)
+  config = validation.validate(recipe)
   data = data_lib.without_images(config.data)
   model = build.network(config, 2, data.image_shape)
-  variables, _ = build.pretrained(
-    config, jax.jit(model.init)(jax.random.key(config.seed))
-  )
   extract = features.make_extractor(
     model,
     augment.make(config.augment, data.mean, data.std).test,
@@ -299,6 +290,7 @@ def embedded(config: Any, paths: Sequence[Path]) -> np.ndarray:
     flip=config.evaluation.flip,
     feature=config.evaluation.feature,
   )
+  variables = jax.jit(model.init)(jax.random.key(config.seed))
   parts = decoder.read(paths, config.data.decoder(), BATCH)
   return np.concatenate([extract(variables, pixels) for _, pixels in parts])
 

@@ -30,7 +30,7 @@ if [[ ! -f $video ]]; then
   echo "error[3]: no file VIDEO='$video'" >&2
   exit 3
 fi
-model=(--weights="${WEIGHTS:-convnet-synthetic}")
+model=(--weights="${WEIGHTS:-mobilenet_v2-synthetic}")
 [[ -z ${RUN:-} ]] || model=(--workdir="$RUN")
 
 step() { printf '\n== %s\n' "$1"; }
