@@ -28,6 +28,7 @@ NETWORKS = {
   'resnet50, gem': {'name': 'resnet50', 'pool': 'gem', 'neck': 'bn'},
   'resnet32': {'name': 'resnet32', 'features': (4, 4, 8)},
   'resnet50_ibn_a': {'name': 'resnet50_ibn_a', 'neck': 'bnneck'},
+  'mobilenet_v2': {'name': 'mobilenet_v2', 'width': 0.1},
   'osnet': {'name': 'osnet', 'options': {'width': 0.125}},
   'osnet, ain': {'name': 'osnet', 'options': {'kind': 'ain', 'width': 0.125}},
   'vit': {'name': 'vit', 'neck': 'bnneck'},

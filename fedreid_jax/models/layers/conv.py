@@ -167,8 +167,9 @@ def depthwise(
   XLA runs a grouped convolution 4 to 18 times slower on a CPU.
   """
   padded = _framed(x)
+  rows, columns = (_reach(n, stride) for n in x.shape[1:3])
   taps = [
-    _seen(padded, i, j, x.shape, stride) * kernel[i, j, 0]
+    padded[:, i : i + rows : stride, j : j + columns : stride] * kernel[i, j, 0]
     for i in range(3)
     for j in range(3)
   ]
@@ -179,23 +180,15 @@ def _framed(x):
   return jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
 
 
-def _seen(padded, i, j, shape, stride):
-  """The values that one tap meets, `[B, h, w, D]`; `i` and `j` may be traced.
-
-  Args:
-    shape: that of the maps without their frame.
-  """
-  _, height, width, _ = shape
-  extents = [(-(-n // stride) - 1) * stride + 1 for n in (height, width)]
-  rows = lax.dynamic_slice_in_dim(padded, i, extents[0], 1)
-  seen = lax.dynamic_slice_in_dim(rows, j, extents[1], 2)
-  return seen[:, ::stride, ::stride]
+def _reach(extent: int, stride: int) -> int:
+  """Distance from the first to the last position of a tap, and one."""
+  return (extent - 1) // stride * stride + 1
 
 
-# XLA joins the nine products with the layers before and after, and computes
-# these again for each tap: LLVM takes minutes for the programs of a deep
-# network. The barriers keep them apart, and a loop over the taps makes the
-# gradient of the kernel one short program.
+# The barriers keep XLA from joining the nine products with the layers before and
+# after, which it may compute again for each tap, in programs that take minutes
+# to compile. A loop over the taps makes the gradient of the kernel one short
+# program, with half of the memory.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def depthwise_on_cpu(
   x: Float[Array, 'B H W D'], kernel: Float[Array, '3 3 1 D'], stride: int
@@ -212,8 +205,8 @@ def _depthwise_forward(x, kernel, stride):
 def _depthwise_backward(stride, residuals, dy):
   x, kernel = residuals
   x, dy = lax.optimization_barrier((x, dy))
-  _, height, width, _ = x.shape
-  ends = [n - ((-(-n // stride) - 1) * stride + 1) for n in (height, width)]
+  rows, columns = (_reach(n, stride) for n in x.shape[1:3])
+  ends = x.shape[1] - rows, x.shape[2] - columns
   spread = lax.pad(
     dy,
     jnp.zeros((), dy.dtype),
@@ -223,8 +216,9 @@ def _depthwise_backward(stride, residuals, dy):
   padded = _framed(x)
 
   def of_tap(tap):
-    seen = _seen(padded, tap // 3, tap % 3, x.shape, stride)
-    return (seen * dy).sum((0, 1, 2))
+    seen = lax.dynamic_slice_in_dim(padded, tap // 3, rows, 1)
+    seen = lax.dynamic_slice_in_dim(seen, tap % 3, columns, 2)
+    return (seen[:, ::stride, ::stride] * dy).sum((0, 1, 2))
 
   d_kernel = lax.map(of_tap, jnp.arange(9)).reshape(kernel.shape)
   return lax.optimization_barrier((dx, d_kernel))

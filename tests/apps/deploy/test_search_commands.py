@@ -15,6 +15,8 @@ from PIL import Image
 import fedreid_jax as fr
 
 FIELDS = {
+  'model.name': 'convnet',
+  'model.pretrained': '',
   'data.targets': ('west',),
   'data.height': 8,
   'data.width': 8,

@@ -224,8 +224,10 @@ def about(
   if gallery.index:
     recall = gallery.index.recall
     method = APPROXIMATE.format(kind=_INDEX.value, recall=recall)
+  # Weights have one name, which is their title.
+  of_run = '' if model_flags.weights() else f', of {model_flags.source()}'
   found = [
-    ('model', f'{model.title}, of {model_flags.source()}'),
+    ('model', f'{model.title}{of_run}'),
     ('gallery', f'{images} of {stored.folder.root}'),
     ('distance', gallery.metric),
     ('search', method),
