@@ -32,6 +32,7 @@ if [[ -n ${WEIGHTS:-} ]]; then
   # Of the backbone only these parameters leave a client.
   fields+=("model.pretrained=$imported" model.tune=lora 'model.tune_at=.*attn.*')
 else
+  fields+=('model.pretrained=')
   echo 'without WEIGHTS: random values, all parameters are trained'
 fi
 own=()

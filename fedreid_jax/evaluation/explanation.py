@@ -269,12 +269,16 @@ def _products(
 
 def _cells(parts: Float[Array, '2 H W']) -> Float[Array, '2 h w']:
   """Sums over squares of pixels, of which `CELLS` are along the longer side."""
-  height, width = parts.shape[1:]
-  side = -(-max(height, width) // CELLS)
-  more = [(0, 0), (0, -height % side), (0, -width % side)]
-  padded = jnp.pad(parts, more)
-  rows, columns = (n // side for n in padded.shape[1:])
-  return padded.reshape(2, rows, side, columns, side).sum((2, 4))
+  longest = max(parts.shape[1:])
+
+  def of(extent: int) -> Float[Array, 'cells extent']:
+    """Which cell a row or column is in; cells differ by one pixel at most."""
+    cells = min(extent, -(-CELLS * extent // longest))
+    cell = np.arange(extent) * cells // extent
+    return jnp.float32(np.arange(cells)[:, None] == cell)
+
+  rows, columns = map(of, parts.shape[1:])
+  return jnp.einsum('iy,byx,jx->bij', rows, parts, columns, precision='highest')
 
 
 def _rollout(attention: inside.Attention, flip: bool) -> _Divided:

@@ -112,11 +112,9 @@ def _fields(about: Mapping[str, Any]) -> dict[str, Any]:
     'mean': normalisation['mean'],
     'std': normalisation['std'],
   }
-  data |= {
-    name: about[key]
-    for name, key in (('source', 'source'), ('world_seed', 'world_seed'))
-    if key in about
-  }
+  # Without a rendered world the images were photographs.
+  data['source'] = about.get('source', 'folder')
+  data |= {key: about[key] for key in ('world_seed',) if key in about}
   return {
     **about['options'],
     'name': about['name'],

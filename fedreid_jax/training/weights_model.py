@@ -126,7 +126,8 @@ def _of_other_program(
   saved: dict[str, Any] = {
     'name': path.stem,
     'components': ('fedpav',),
-    'data': {'mean': pixels.mean, 'std': pixels.std},
+    # Photographs: the default, a rendered world, is no fact about the file.
+    'data': {'source': 'folder', 'mean': pixels.mean, 'std': pixels.std},
     'evaluation': {'feature': 'feature'},
     'model': {'neck': 'none'},
   }
@@ -137,7 +138,7 @@ def _of_other_program(
   shown = {'data.mean': pixels.mean, 'data.std': pixels.std}
   said = f'the file is of {source.title}: {sources.settings(fields | shown)}'
   notes = [f'{said} ({pixels.note})' if pixels.note else said]
-  if source.family == sources.TORCHVISION:
+  if source.family in sources.STRIDED:
     stride = config.model.last_stride
     notes.append(
       'the file does not say the stride of its last stage: '

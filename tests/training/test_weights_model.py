@@ -122,6 +122,10 @@ def test_a_file_of_another_program_says_its_network(tmp_path):
   model = fr.load(f'weights:{path}', overrides=SIZE)
   assert made.settings in model.notes[0]
   assert (model.config.data.height, model.config.model.neck) == (64, 'none')
+  # No rendered world is refused because of such a file.
+  card = model_card.of(model.config)
+  assert 'world_seed' not in card
+  assert model_card.configuration({**card, 'name': 'a'}, path) is not None
   images = pixels(64, 32)
   wanted = outputs(model.config, model.variables, images).feature
   np.testing.assert_allclose(model.embed(images), wanted, atol=1e-4)

@@ -162,7 +162,7 @@ def load_weights(
   found = weights_model.load(name, changes)
   models = [{n: np.asarray(x) for n, x in found.network.variables.items()}]
   before = found.about.get('run')
-  run = before if isinstance(before, dict) else {}
+  run = {**before} if isinstance(before, dict) else {}
   run |= {k: v for k, v in found.about.items() if k == earlier_data.OWN}
   return _traced(found.config, found.network, models, dtype, received)._replace(
     name=found.name, run={'recipe': '', 'model': found.name} | run

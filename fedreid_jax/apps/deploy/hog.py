@@ -10,6 +10,7 @@ is larger than the person in it, as the training images were: boxes are made
 smaller by the factors of OpenCV's sample `peopledetect`.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,11 +77,14 @@ class Hog:
     if size[0] < WINDOW // 2 or size[1] < WINDOW:
       return []
     pixels = np.asarray(image.resize((size[0], size[1])))
+    score = min(max(self.settings.score, 1e-6), 1 - 1e-6)
     windows, margins = self._hog.detectMultiScale(
       self._cv2.cvtColor(pixels, self._cv2.COLOR_RGB2BGR),
       winStride=STRIDE,
       padding=BORDER,
       scale=STEP,
+      # The margin of the least score, which is by default 0.
+      hitThreshold=math.log(score / (1 - score)),
       groupThreshold=0,  # suppression follows
     )
     if not len(windows):

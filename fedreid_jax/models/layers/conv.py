@@ -185,10 +185,10 @@ def _reach(extent: int, stride: int) -> int:
   return (extent - 1) // stride * stride + 1
 
 
-# The barriers keep XLA from joining the nine products with the layers before and
-# after, which it may compute again for each tap, in programs that take minutes
-# to compile. A loop over the taps makes the gradient of the kernel one short
-# program, with half of the memory.
+# The barriers keep XLA from joining the nine products with the layers before
+# and after, which it may compute again for each tap, in programs that take
+# minutes to compile. A loop over the taps makes the gradient of the kernel one
+# short program, with half of the memory.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def depthwise_on_cpu(
   x: Float[Array, 'B H W D'], kernel: Float[Array, '3 3 1 D'], stride: int

@@ -5,9 +5,9 @@ needs one. They have the names of this package,
 `params/backbone/block0/conv/kernel`, and are float32, or float16, which is read
 as float32. A card is in its header: JSON under the key `fedreid_jax` with the
 network, its images, the command and the data (`training.model_card`, `zoo`).
-Files in the formats of PyTorch's programs
-are read too (`sources`); a card in such a file has `"form": "torchvision"`,
-`"torchreid"` or `"timm"`. Names are those of the program then, such as
+Files in the formats of PyTorch's programs are read too (`sources`); a card in
+such a file has as its form a family of names, such as `"torchvision"` or
+`"timm"`. Names are those of the program then, such as
 `layer1.0.downsample.0.weight`; those of a neck, which it does not have, begin
 with `neck.`.
 """
@@ -133,7 +133,8 @@ def load(
       raise errors.IntegrityError(
         f'{kind} {leaves[0]}',
         str(path),
-        f'set the fields of the card: {settings(path)}',
+        f'set the fields of the card, {settings(path)}, or start from random '
+        "weights with model.pretrained=''",
       )
   new = {n: jnp.asarray(tensors[s], jnp.float32) for n, s in covered.items()}
   return variables | new, tuple(covered)

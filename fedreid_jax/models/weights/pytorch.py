@@ -116,7 +116,7 @@ def tensors(variables: Flat) -> dict[str, np.ndarray]:
   own = {*covered(variables)}
   # Its networks have moments, which those with another normalisation lack.
   moments = any(n.startswith('batch_stats/backbone/') for n in variables)
-  if family(variables) == TORCHVISION and not moments:
+  if family(variables) in sources.STRIDED and not moments:
     return {}
   if family(variables) == TIMM and f'params/backbone/{POSITIONS}' not in own:
     return {}  # timm has rotated positions in another network
@@ -251,7 +251,9 @@ def _names(
   if form not in _FAMILIES:
     return sources.read(names, str(path))
   # A file of this package, by `tensors` or by `fedreid import-weights`.
-  source = about.get('imported', {}).get('source', form)
+  imported = about.get('imported')
+  source = imported.get('source') if isinstance(imported, dict) else form
+  source = source if source in sources.SOURCES else form
   own = {
     n: (n,)
     for n in names

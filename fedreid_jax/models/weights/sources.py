@@ -19,6 +19,8 @@ from fedreid_jax.models.weights.positions import Resize
 # Families. That of ResNets is called torchvision.
 TORCHVISION, MOBILENET = 'torchvision', 'torchvision, mobilenet'
 TORCHREID, TIMM = 'torchreid', 'timm'
+# Families with batch normalisation whose last stride no file says.
+STRIDED = TORCHVISION, MOBILENET
 # Names of the first layer of a family.
 _FIRST = {
   TORCHVISION: 'conv1.weight',

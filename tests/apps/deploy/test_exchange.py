@@ -58,6 +58,7 @@ def test_names_and_shapes_are_those_of_torchvision(name):
     ({'name': 'resnet32', 'features': (4, 4, 8)}, 'fedreid_jax'),
     ({'name': 'resnet18', 'modality_specific_stages': 1}, 'fedreid_jax'),
     ({'name': 'resnet18', 'norm': 'group'}, 'fedreid_jax'),
+    ({'name': 'mobilenet_v2', 'norm': 'group', 'width': 0.1}, 'fedreid_jax'),
     ({'name': 'resnet50_ibn_a', 'neck': 'bnneck'}, 'torchvision'),
     ({'name': 'osnet', 'options': {'width': 0.125}}, 'torchreid'),
     ({'name': 'vit', 'neck': 'bnneck'}, 'timm'),

@@ -77,7 +77,9 @@ def main(argv: list[str]) -> None:
     )
     print(f'wrote {written.path} ({written.size:,} bytes)')
     if written.difference is None:
-      print(f'{written.num_tensors} tensors in the names of {written.names}')
+      # A family has the name of its program first.
+      program = written.names.partition(',')[0]
+      print(f'{written.num_tensors} tensors in the names of {program}')
     else:
       print(written.about['summary'])
       print(f'largest difference from the evaluation: {written.difference:.1e}')
