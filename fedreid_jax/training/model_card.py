@@ -12,7 +12,7 @@ from typing import Any
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.config import validation
-from fedreid_jax.config.configuration import Config
+from fedreid_jax.config.configuration import Config, Run
 from fedreid_jax.core import plugins
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.models import weights
@@ -119,7 +119,7 @@ def _fields(about: Mapping[str, Any]) -> dict[str, Any]:
     **about['options'],
     'name': about['name'],
     # A configuration needs a component that selects shared parameters.
-    'components': ['fedpav', *about['components']],
+    'components': [*Run().components, *about['components']],
     'model': model,
     'data': data,
     'evaluation': {n: ranked[n] for n in ('feature', 'flip', 'metric')},

@@ -125,7 +125,6 @@ def _of_other_program(
     pixels = sources.Pixels(tuple(own['mean']), tuple(own['std']))
   saved: dict[str, Any] = {
     'name': path.stem,
-    'components': ('fedpav',),
     # Photographs: the default, a rendered world, is no fact about the file.
     'data': {'source': 'folder', 'mean': pixels.mean, 'std': pixels.std},
     'evaluation': {'feature': 'feature'},
