@@ -13,6 +13,7 @@
 WORD selects the entries in which it occurs; case does not matter.
 """
 
+import functools
 import importlib.metadata
 import re
 import textwrap
@@ -93,6 +94,7 @@ def weight_head() -> str:
   return _weights()[0]
 
 
+@functools.cache
 def _weights() -> list[str]:
   """Lines of a table of weights, its names of columns first."""
   from fedreid_jax.models import weights

@@ -55,7 +55,7 @@ def of(config: Config) -> dict[str, Any]:
     },
     'preprocessing': data.decoder()._asdict(),
     'normalisation': {
-      'rule': '(images / 255 - mean) / std',
+      'rule': '(pixels / 255 - mean) / std',
       'mean': list(data.mean),
       'std': list(data.std),
     },

@@ -5,6 +5,7 @@ FILES, in the order of their names, and those of the same images in one frame of
 a video, `[2, M, D]`. Runs in an environment without the package.
 """
 
+import importlib
 import sys
 import warnings
 from pathlib import Path
@@ -15,7 +16,7 @@ import supervision
 import torch
 
 try:
-  import torchvision  # noqa: F401
+  importlib.import_module('torchvision')
 except RuntimeError:
   # Its compiled operators are those of another build of PyTorch, and are not
   # used here. It is not imported unless these are declared.

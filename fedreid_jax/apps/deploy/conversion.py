@@ -110,11 +110,7 @@ def convert(path: Path, out: Path) -> Imported:
   names = sources.read(state, str(path))
   tensors, converted = _collected(state, names, path)
   shapes = {name: x.shape for name, x in tensors.items()}
-  fields, described = sources.network(names.source, shapes)
-  if not fields:
-    raise errors.IntegrityError(
-      f'is another network, {described}', str(path), sources.SUPPORTED
-    )
+  fields = sources.known(names.source, shapes, str(path))
   pixels = _pixels(state, names)
   about: dict[str, Any] = {
     'form': sources.SOURCES[names.source].family,

@@ -307,8 +307,8 @@ def describe(embedding: Embedding) -> dict[str, Any]:
       },
       'run': (embedding.run or {})
       | {'weights_sha256': trees.digest(embedding.variables)},
-      'normalisation': {
-        'rule': '(pixels / 255 - mean) / std',
+      'normalisation': card['normalisation']
+      | {
         'mean': list(mean),
         'std': list(std),
         'place': f'{"before" if before else "in"} the program',

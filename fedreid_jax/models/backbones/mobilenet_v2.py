@@ -132,6 +132,7 @@ class MobileNetV2(nn.Module):
     for index, group in enumerate(GROUPS):
       first = self.last_stride if index == LAST_STRIDE else group.stride
       features = scaled(group.channels, self.width)
+      blocks = sum(g.blocks for g in GROUPS if g.stage == group.stage)
       for stride in (first, *(1,) * (group.blocks - 1)):
         x = Block(
           features,
@@ -141,7 +142,6 @@ class MobileNetV2(nn.Module):
           self.norm_kind,
           name=f'features_{number}',
         )(x, **given)
-        blocks = sum(g.blocks for g in GROUPS if g.stage == group.stage)
         place = group.stage, done[group.stage], blocks
         x = inserted.after(self.plugins, place, x, ctx, extras)
         done[group.stage] += 1

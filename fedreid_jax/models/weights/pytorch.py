@@ -203,12 +203,8 @@ def network(path: Path, about: dict[str, Any]) -> tuple[str, dict[str, Any]]:
       the package does not have.
   """
   with _opened(path, about) as file:
-    fields, described = sources.network(file.names.source, file.shapes())
-    if not fields:
-      raise errors.IntegrityError(
-        f'is another network, {described}', str(path), sources.SUPPORTED
-      )
-    return file.names.source, fields
+    source = file.names.source
+    return source, sources.known(source, file.shapes(), str(path))
 
 
 @contextlib.contextmanager

@@ -38,7 +38,6 @@ _HEADS = (
   r'|pixel_(mean|std)|.*\.num_batches_tracked'
 )
 COUNTER = '.num_batches_tracked'
-SUPPORTED = 'use weights of a network that docs/export.md names'
 
 # Tensors that change the features, and that no network of the package has.
 _REFUSED = {r'dist_token': 'use the weights that are not distilled'}
@@ -482,6 +481,22 @@ def network(source: str, shapes: Shapes) -> tuple[dict[str, Any], str]:
   if fields and program == 'dinov3':
     fields['vit.rope'] = True
   return fields, described
+
+
+def known(source: str, shapes: Shapes, where: str) -> dict[str, Any]:
+  """The fields of the network of a file.
+
+  Raises:
+    IntegrityError: if the package does not have the network.
+  """
+  fields, described = network(source, shapes)
+  if not fields:
+    raise errors.IntegrityError(
+      f'is another network, {described}',
+      where,
+      'use weights of a network that docs/export.md names',
+    )
+  return fields
 
 
 def _resnet(shapes: Shapes) -> tuple[dict[str, Any], str]:

@@ -154,7 +154,7 @@ def complete(path: Path) -> dict[str, Any]:
 
 def _tensors(path: Path) -> Tensors:
   with safetensors.safe_open(path, framework='numpy') as file:
-    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+    slices = {name: file.get_slice(name) for name in [*file.keys()]}
     sizes = {n: math.prod(one.get_shape()) for n, one in slices.items()}
     kinds = {one.get_dtype().replace('F', 'float') for one in slices.values()}
   own = sum(size for n, size in sizes.items() if n.startswith('params/'))
