@@ -47,7 +47,14 @@ import jax.numpy as jnp
 
 from fedreid_jax.core import quotients, trees
 from fedreid_jax.core.options import Checked, Mark, Range
-from fedreid_jax.core.types import Array, Flat, Metrics, Outputs, Tree
+from fedreid_jax.core.types import (
+  Array,
+  Batch,
+  Flat,
+  Metrics,
+  Outputs,
+  Tree,
+)
 from fedreid_jax.losses import identity, style
 from fedreid_jax.method.component import ClientHooks, Component, Participants
 from fedreid_jax.method.contexts import LossCtx, RoundCtx, RoundEndCtx, StepCtx
@@ -60,6 +67,7 @@ FIRST = 1  # round of the first transformed images
 SPREAD = 0.1  # standard deviation of s and t at the start
 # The released code adds it to a standard deviation.
 EPSILON = 1e-8
+Objective = Callable[[Outputs, Batch], tuple[Array, Metrics]]
 
 
 class Kept(NamedTuple):
@@ -85,6 +93,18 @@ class Transformed(NamedTuple):
   diversity: Array
 
 
+class Losses(NamedTuple):
+  """L_ori of a step, which another method may replace.
+
+  Attributes:
+    local: that of the local model, for the images of a batch.
+    transformed: that of G, for the transformed images.
+  """
+
+  local: Objective
+  transformed: Objective
+
+
 @dataclasses.dataclass(frozen=True)
 class Options(Checked):
   """Hyper-parameters of DACS."""
@@ -108,8 +128,8 @@ def _of_images(options: Options, shape: tuple[int, ...]) -> Component:
   return Component(
     'dacs',
     client=ClientHooks(
-      init=functools.partial(_init, shape),
-      round_start=_round_start,
+      init=functools.partial(init, shape),
+      round_start=round_start,
       pre_step=functools.partial(_pre_step, options),
       loss=functools.partial(_loss, options),
       round_end=_round_end,
@@ -117,13 +137,15 @@ def _of_images(options: Options, shape: tuple[int, ...]) -> Component:
   )
 
 
-def _init(shape: tuple[int, ...], key: Array, variables: Flat) -> Kept:
+def init(shape: tuple[int, ...], key: Array, variables: Flat) -> Kept:
+  """Returns what a client keeps before its first round, for images `shape`."""
   noise = SPREAD * jax.random.normal(key, (2, *shape))
   _, local = trees.split(variables, CLASSIFIER)
   return Kept(local, {SCALE: 1.0 + noise[0], SHIFT: noise[1]})
 
 
-def _round_start(state: Kept, ctx: RoundCtx) -> Training:
+def round_start(state: Kept, ctx: RoundCtx) -> Training:
+  """Returns the state of a round, with new optimisers."""
   params, _ = trees.trainable(state.local)
   # The optimisers of the released code are made anew in each round.
   init = ctx.optimizer.init
@@ -138,16 +160,27 @@ def _round_end(state: Training, ctx: RoundEndCtx) -> tuple[Kept, tuple[()]]:
 def _pre_step(
   options: Options, state: Training, ctx: StepCtx
 ) -> tuple[Training, Transformed]:
-  """Trains the local model, then s and t; returns images from before that."""
-  local, local_state = _train_local(state, ctx)
+  losses = Losses(ctx.objective, ctx.objective)
+  state, made, _ = step(options.lam, losses, state, ctx)
+  return state, made
 
-  def loss(transformation: Flat) -> tuple[Array, Transformed]:
+
+def step(
+  lam: float, losses: Losses, state: Training, ctx: StepCtx
+) -> tuple[Training, Transformed, Array]:
+  """Trains the local model, then s and t.
+
+  Returns (state, images from before that, their embeddings in training mode).
+  """
+  local, local_state = _train_local(losses.local, state, ctx)
+
+  def loss(transformation: Flat) -> tuple[Array, tuple[Transformed, Array]]:
     made = _transform(transformation, local, ctx)
     outputs, _ = _trained(ctx, ctx.variables, made.images, 3)
-    value = ctx.objective(outputs, ctx.batch)[0] + made.diversity
-    if options.lam:
-      value += options.lam * _authenticity(made.embeddings, classify, ctx)
-    return value, made
+    value = losses.transformed(outputs, ctx.batch)[0] + made.diversity
+    if lam:
+      value += lam * _authenticity(made.embeddings, classify, ctx)
+    return value, (made, outputs.embedding)
 
   def classify(embedding: Array) -> Array:
     return ctx.model.classify(ctx.variables, embedding, ctx.task.num_identities)
@@ -161,18 +194,20 @@ def _pre_step(
   now, own_state = trees.select(
     ctx.round >= FIRST, after, (before, state.transformation_state)
   )
-  made = jax.lax.stop_gradient(made)
-  return Training(Kept(local, now), local_state, own_state), made
+  made, embedding = jax.lax.stop_gradient(made)
+  return Training(Kept(local, now), local_state, own_state), made, embedding
 
 
-def _train_local(state: Training, ctx: StepCtx) -> tuple[Flat, Tree]:
+def _train_local(
+  objective: Objective, state: Training, ctx: StepCtx
+) -> tuple[Flat, Tree]:
   params, running = trees.trainable(state.kept.local)
 
   def loss(params: Flat) -> tuple[Array, Flat]:
     outputs, updated = _trained(
       ctx, {**ctx.variables, **params, **running}, ctx.batch.images, 1
     )
-    return ctx.objective(outputs, ctx.batch)[0], updated
+    return objective(outputs, ctx.batch)[0], updated
 
   grads, updated = ctx.optimizer.grad(loss)(params)
   params, own_state = ctx.optimizer.update(
@@ -246,15 +281,24 @@ def _authenticity(
 def _loss(
   options: Options, variables: Flat, state: Training, ctx: LossCtx
 ) -> tuple[Array, Metrics]:
-  """The losses of G and of the classifier beside L_ori(G, x)."""
   del state
-  made: Transformed = ctx.aux
+  return added(options.lam, ctx.objective, variables, ctx.aux, ctx)
+
+
+def added(
+  lam: float,
+  transformed: Objective,
+  variables: Flat,
+  made: Transformed,
+  ctx: LossCtx,
+) -> tuple[Array, Metrics]:
+  """The losses of G and of the classifier beside L_ori(G, x)."""
   outputs, _ = _trained(ctx, variables, made.images, 3)
-  augmented, _ = ctx.objective(outputs, ctx.batch)
+  augmented, _ = transformed(outputs, ctx.batch)
   authenticity = _authenticity(made.embeddings, ctx.classify, ctx)
   total = augmented
-  if options.lam:
-    total += options.lam * authenticity
+  if lam:
+    total += lam * authenticity
   metrics = {
     'transformed': augmented,
     'authenticity': authenticity,

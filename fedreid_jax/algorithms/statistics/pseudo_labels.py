@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedreid_jax import errors
+from fedreid_jax.algorithms.statistics import memory
 from fedreid_jax.core.types import Array, Batch, Flat, Metrics, Outputs
 from fedreid_jax.losses import identity, metric
 from fedreid_jax.method.component import (
@@ -39,7 +39,6 @@ from fedreid_jax.method.component import (
 from fedreid_jax.method.contexts import LossCtx, RoundCtx, RoundEndCtx
 from fedreid_jax.method.rules import Given, Rule
 
-KERNEL = 'classifier/kernel'  # `[D, C]`, with a column for each image
 # Splits of `data.client_split` that do not depend on identities.
 SPLITS = ('by_dataset', 'by_camera')
 
@@ -158,15 +157,8 @@ def _component(name: str, scheme: Scheme, unlabelled: np.ndarray) -> Component:
 def _no_clusters(key: Array, variables: Flat) -> Clusters:
   """Every image is a cluster of its own, with an empty memory."""
   del key
-  kernels = [x for n, x in variables.items() if n.endswith(KERNEL)]
-  if len(kernels) != 1:
-    raise errors.ConfigError(
-      f'{errors.counted(len(kernels), "classifier")} in the network',
-      'model.name',
-      'choose a network with one classifier',
-    )
-  width, num = kernels[0].shape
-  return Clusters(jnp.arange(num), jnp.zeros((num, width), jnp.float32))
+  empty = memory.empty(variables)
+  return Clusters(jnp.arange(len(empty)), empty)
 
 
 def _contrast(
@@ -178,16 +170,9 @@ def _contrast(
 ) -> tuple[Array, Metrics]:
   del variables
   labels, counts, used = _of_batch(state, ctx)
-  # A unit vector of zeros would have an infinite gradient, and 1 / T multiplies
-  # the rounding of the products.
-  features = metric.direction(ctx.outputs.embedding)
-  scores = jnp.matmul(
-    features, state.memory.T, precision=jax.lax.Precision.HIGHEST
+  logits = memory.scores(
+    state.memory, ctx.outputs.embedding, used, counts, scheme.temperature
   )
-  logits = jnp.where(used, scores / scheme.temperature, -jnp.inf)
-  # A column without a cluster is no candidate. Rows that do not count must
-  # have a finite loss, whose gradient is then zero.
-  logits = jnp.where(counts[:, None], logits, 0.0)
   value = identity.cross_entropy(logits, labels, counts)
   # The step has added the loss for indices of images in place of persons.
   plain, _ = ctx.objective(ctx.outputs, ctx.batch)
@@ -220,15 +205,10 @@ def _of_batch(state: Clusters, ctx: LossCtx) -> tuple[Array, Array, Array]:
 
 def _remember(scheme: Scheme, state: Clusters, ctx: LossCtx) -> Clusters:
   labels, counts, _ = _of_batch(state, ctx)
-  features, kept = metric.unit(ctx.outputs.embedding), scheme.momentum
-
-  def one(i: Array, memory: Array) -> Array:
-    old = memory[labels[i]]
-    new = metric.unit(kept * old + (1 - kept) * features[i])
-    return memory.at[labels[i]].set(jnp.where(counts[i], new, old))
-
-  memory = jax.lax.fori_loop(0, len(labels), one, state.memory)
-  return dataclasses.replace(state, memory=memory)
+  moved = memory.remember(
+    state.memory, ctx.outputs.embedding, labels, counts, scheme.momentum
+  )
+  return dataclasses.replace(state, memory=moved)
 
 
 def _no_features(scheme: Scheme, outputs: Outputs, ctx: RoundCtx) -> Array:
