@@ -16,7 +16,7 @@ from fedreid_jax.config import configuration, parsing, schema
 from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import options, plugins
 from fedreid_jax.evaluation.target_stats import RULES as ON_GALLERY
-from fedreid_jax.method.component import Component
+from fedreid_jax.method.component import Component, judges
 from fedreid_jax.method.rules import DIVIDE_PERSONS, Given, Rule
 from fedreid_jax.round import compose
 
@@ -94,6 +94,13 @@ def _of_properties(
     f'{", ".join(c.components)}',
     'set it to 0, or add a component that uses stale uploads, as that of '
     'FedBuff',
+  )
+  judging = [x.name for x in components if judges(x)]
+  yield (
+    bool(judging) and not c.evaluation.validation,
+    'evaluation.validation',
+    f'no persons are held out, by which {", ".join(judging)} judges models',
+    'set it above 0, such as 0.1',
   )
   clusters = any('pseudo_labels' in x.properties for x in components)
   yield (

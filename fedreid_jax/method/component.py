@@ -68,10 +68,14 @@ class DataPass(NamedTuple):
   Attributes:
     init: `(Outputs with shapes, RoundCtx) -> accumulator`.
     update: `(accumulator, Outputs, Batch) -> accumulator`.
+    every_round: whether it runs after the training of each round; otherwise it
+      runs before round 0 only, for a component that is `before_first_round`,
+      and `ctx.data_pass` has no images in later rounds.
   """
 
   init: Callable[[types.Outputs, contexts.RoundCtx], Tree]
   update: Callable[[Tree, types.Outputs, types.Batch], Tree]
+  every_round: bool = True
 
 
 class ClientHooks(NamedTuple):
@@ -126,6 +130,11 @@ class ServerHooks(NamedTuple):
       `ctx.message` in the client hooks of this component.
     metrics: `(State) -> metrics` of the round, float32, after `update`; they
       are recorded with the prefix of the component.
+    judge: `(State, metrics, number of rounds that are done) -> State`, after
+      each evaluation of a run, the one before training included. The metrics
+      are means over the tests on held-out persons of the clients
+      (`evaluation.validation`), which a run with this hook must have; no hook
+      receives a result on a target.
   """
 
   init: InitServer = _no_server_state
@@ -133,6 +142,7 @@ class ServerHooks(NamedTuple):
   update: Update | None = None
   message: Callable[[State], Message] | None = None
   metrics: Callable[[State], Metrics] | None = None
+  judge: contexts.Judge | None = None
 
 
 def broadcast_state(state: State, /) -> Message:
@@ -415,6 +425,11 @@ def early(component: Component) -> bool:
     and component.client.data_pass
     and 'before_first_round' in component.properties
   )
+
+
+def judges(component: Component) -> bool:
+  """Returns whether a component uses results on held-out persons."""
+  return bool(component.server and component.server.judge)
 
 
 def releases(component: Component) -> Released | None:

@@ -383,6 +383,14 @@ class Update(Protocol):
   ) -> tuple[State, Flat]: ...
 
 
+class Judge(Protocol):
+  """Updates the state of the server after an evaluation of its models."""
+
+  def __call__(self, state: State, metrics: Metrics, done: Array, /) -> State:
+    """Returns the state; `done` is the number of rounds, int32."""
+    ...
+
+
 class Cluster(Protocol):
   """Assigns each client of a cohort to a server model, an index below `N`."""
 

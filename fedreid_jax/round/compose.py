@@ -25,6 +25,7 @@ from fedreid_jax.method.component import (
   ServerHooks,
   Transport,
   early,
+  judges,
   releases,
   transport_state,
 )
@@ -61,6 +62,8 @@ class Algorithm(NamedTuple):
       round 0.
     aggregate: `(ServerState, uploads, drawn, round, public, seed) ->
       (ServerState, log)`.
+    judge: `(states of the server by name, metrics, number of rounds) ->
+      states`, after an evaluation; None if no component has the hook.
     prepares: whether clients run a data pass before round 0.
     fold: sums to which an upload is added when its client has trained; None if
       uploads are stacked.
@@ -77,6 +80,7 @@ class Algorithm(NamedTuple):
   messages: Callable[[types.ServerState], dict[str, Tree]]
   receive: Callable[..., types.ServerState]
   aggregate: Callable[..., tuple[types.ServerState, server_round.Log]]
+  judge: Callable[..., dict[str, Any]] | None
   prepares: bool
   fold: fold_.Fold | None
   by_coordinate: bool
@@ -318,6 +322,9 @@ def compose(
         fold,
       ),
     ),
+    judge=functools.partial(server_round.judge, components)
+    if any(map(judges, components))
+    else None,
     prepares=bool(first),
     # The clients' loop adds uploads only if nothing else reads them. A
     # `Summation` adds stacked uploads, in the program of the server.

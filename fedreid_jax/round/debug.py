@@ -104,6 +104,7 @@ def _wrong(name: str, args: Sequence[Any], result: Any) -> str:
     'server.receive': lambda: result,
     'server.receive.finish': lambda: result,
     'server.update': lambda: result[0],
+    'server.judge': lambda: result,
   }
   if name in kept and _forms(args[0]) != _forms(kept[name]()):
     return (
@@ -304,7 +305,7 @@ class Debug:
         carry, more = program.step(broadcast, table, carry, task, i)
         sums = jax.tree.map(jnp.add, sums, more) if sums else more
       place.step = None
-      if program.has_data_pass:
+      if program.runs_data_pass(trains):
         variables = {**carry.params, **carry.batch_stats}
         found = program.measure(table, variables, carry.moments, task)
         carry = dataclasses.replace(carry, moments=found)

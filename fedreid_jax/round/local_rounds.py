@@ -1,6 +1,7 @@
 """The local part of a round on the devices, for the lanes of one wave."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,13 +24,13 @@ class LocalRounds:
     run: compiled functions of the clients.
     segments: images of the clients.
     split: sharding over lanes.
-    has_data_pass: whether any component has a data pass.
+    runs_data_pass: `(whether clients train) -> whether a data pass follows`.
   """
 
   run: compiled.OfClients
   segments: Segments
   split: NamedSharding
-  has_data_pass: bool
+  runs_data_pass: Callable[[bool], bool]
 
   def wave(
     self,
@@ -56,7 +57,7 @@ class LocalRounds:
       for table, part in self.segments.training(lanes, tasks, placed):
         carry, more = self.run.train(source, number, table, carry, part)
         sums = jax.tree.map(jnp.add, sums, more) if sums else more
-    if self.has_data_pass:
+    if self.runs_data_pass(trains):
       # The data pass needs the moments of all images, hence a pass before it.
       for read in (self.run.measure, self.run.data_pass):
         for table, part in self.segments.passing(lanes, tasks, placed):

@@ -47,6 +47,7 @@ class Program(NamedTuple):
       ClientState)`. `trained` is false before round 0; then only components
       with a data pass before the first round take part.
     has_data_pass: whether any component has a data pass.
+    repeats_data_pass: whether any has one after the training of each round.
   """
 
   begin: Callable[..., Carry]
@@ -57,6 +58,11 @@ class Program(NamedTuple):
   data_pass: Callable[..., Carry]
   end: Callable[..., tuple[types.Upload, types.ClientState]]
   has_data_pass: bool
+  repeats_data_pass: bool
+
+  def runs_data_pass(self, trained: bool) -> bool:
+    """Whether there is a data pass after training, or before round 0."""
+    return self.repeats_data_pass if trained else self.has_data_pass
 
 
 def make(
@@ -66,7 +72,7 @@ def make(
   hooks = {c.name: c.client for c in components if c.client}
   first = {c.name for c in components if component.early(c)}
   wire = _Wire(components)
-  has_data_pass = any(h.data_pass for h in hooks.values())
+  passes = [h.data_pass for h in hooks.values() if h.data_pass]
   return Program(
     begin=functools.partial(_begin, settings, hooks, wire),
     train=functools.partial(_train, settings, hooks, wire),
@@ -75,7 +81,8 @@ def make(
     measure=functools.partial(measure, settings),
     data_pass=functools.partial(run_passes, settings, hooks),
     end=functools.partial(_end, settings, hooks, first, wire),
-    has_data_pass=has_data_pass,
+    has_data_pass=bool(passes),
+    repeats_data_pass=any(one.every_round for one in passes),
   )
 
 

@@ -5,9 +5,10 @@ the clients are in a store (`round.client_store`).
 """
 
 import contextlib
+import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -71,6 +72,9 @@ class Rounds:
     )
     self._clients, self._options = clients, options
     self._init_client = jax.jit(algorithm.init_client)
+    self._judge = algorithm.judge and jax.jit(
+      algorithm.judge, out_shardings=NamedSharding(mesh, P())
+    )
     self._seed = prng.data(options.seed)
     self.whole = NamedSharding(mesh, P())
     if public is None:
@@ -202,6 +206,22 @@ class Rounds:
     if drawn.timed:
       log['timetable'] = drawn.timed
     return server, log
+
+  def judge(
+    self, server: types.ServerState, done: int, metrics: Mapping[str, float]
+  ) -> types.ServerState:
+    """Gives the components the result of an evaluation on held-out persons.
+
+    Args:
+      done: number of rounds that are done.
+      metrics: means over these tests, by name.
+    """
+    if not self._judge:
+      return server
+    given = {name: np.float32(value) for name, value in metrics.items()}
+    with self._mode():
+      states = self._judge(server.states, given, np.int32(done))
+    return dataclasses.replace(server, states=states)
 
   def of_round(self, round_: int) -> tuple[Any, Any, Any]:
     """Returns (number, public images, seed), arguments of `aggregate`."""

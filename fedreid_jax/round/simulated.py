@@ -126,7 +126,7 @@ class Simulated:
     )
     self._whole = NamedSharding(mesh, P())
     run = compiled.of_clients(algorithm, mesh, options.width)
-    passes = algorithm.program.has_data_pass
+    passes = algorithm.program.runs_data_pass
     self.local = LocalRounds(run, images, split, passes)
 
   def describe_images(self) -> str:

@@ -1,7 +1,7 @@
 """Builds the data, model, method, rounds and evaluators of a run."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,12 +12,12 @@ from fedreid_jax.config.configuration import Config
 from fedreid_jax.config.validation import arguments, load_components
 from fedreid_jax.core import trees, types
 from fedreid_jax.core.secret import Secret
-from fedreid_jax.data import augment, load
+from fedreid_jax.data import augment, load, validation
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.method import guarantee, optimizers
-from fedreid_jax.method.component import Component, Participants
+from fedreid_jax.method.component import Component, Participants, judges
 from fedreid_jax.models import networks, tuning
 from fedreid_jax.round import compose, placement
 from fedreid_jax.round.rounds import Rounds
@@ -159,6 +159,7 @@ def parts(
   check_classifier(federation, shared or variables)
   check_flip(config.data.poison, shared)
   check_ranked(config, variables, pattern)
+  check_judged(components, federation)
   return Parts(
     federation,
     participants,
@@ -325,6 +326,21 @@ def check_classifier(federation: Federation, leaves: types.Flat) -> None:
       'the tested model has no classifier, since it is a personal parameter',
       'components',
       'use a method that shares it, or that shares nothing',
+    )
+
+
+def check_judged(
+  components: Sequence[Component], federation: Federation
+) -> None:
+  """Refuses a component that judges models if no persons are held out."""
+  judging = [c.name for c in components if judges(c)]
+  tested = any(validation.is_validation(t.name) for t in federation.targets)
+  if judging and not tested:
+    raise errors.DataError(
+      f'no domain has enough identities to hold out any, by which '
+      f'{", ".join(judging)} judges models',
+      'evaluation.validation',
+      'raise it, or train on domains with more identities',
     )
 
 

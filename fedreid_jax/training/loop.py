@@ -528,6 +528,10 @@ class Run:
       )
     )
     self.progress.evaluation += entries
+    # Before the checkpoint, so that a resumed run has the same state.
+    self.server = self.setup.rounds.judge(
+      self.server, self.progress.done, report.held_out(entries)
+    )
     self.record.results(self._results())
     # As in the summary, the model before training is no candidate.
     return report.checkpoint_score(entries) if self.progress.done else None

@@ -63,7 +63,7 @@ class Local:
     )
     program = algorithm.program
     run = compiled.of_program(program, _as_received, mesh, width)
-    self._local = LocalRounds(run, images, split, program.has_data_pass)
+    self._local = LocalRounds(run, images, split, program.runs_data_pass)
     seed = prng.data(options.seed)
     self.received = shapes.received(
       algorithm,

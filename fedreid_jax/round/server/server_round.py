@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.prng import Stream
-from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 from fedreid_jax.method import aggregation, contexts
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.sums import Gather, MessageSum
@@ -188,6 +188,21 @@ def receive(
       sent = uploads.messages.get(name, ())
       states[name] = server.receive(states[name], sent, valid, ctx)
   return states
+
+
+def judge(
+  components: Sequence[Component],
+  states: dict[str, Any],
+  metrics: Metrics,
+  done: Array,
+) -> dict[str, Any]:
+  """Returns the server states after an evaluation on held-out persons."""
+  judged = {
+    c.name: c.server.judge(states[c.name], metrics, done)
+    for c in components
+    if c.server and c.server.judge
+  }
+  return states | judged
 
 
 def prepare(

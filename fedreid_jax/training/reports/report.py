@@ -326,6 +326,19 @@ def checkpoint_score(entries: list[Entry]) -> float | None:
   return float(np.mean(scores)) if scores else None
 
 
+def held_out(entries: list[Entry]) -> dict[str, float]:
+  """The means of the metrics of the tests on held-out persons.
+
+  They are those of the models of the server, else of the clients. A metric that
+  a test lacks is left out.
+  """
+  own = [e for e in entries if validation.is_validation(e['target'])]
+  found = [e['metrics'] for e in own if not _is_own(e)]
+  found = found or [e['metrics'] for e in own]
+  names = set.intersection(*map(set, found)) if found else set()
+  return {n: float(np.mean([m[n] for m in found])) for n in sorted(names)}
+
+
 def chosen_on(entries: list[Entry]) -> str:
   """Returns the tests that choose rounds: 'validation', or else 'targets'."""
   held_out = any(validation.is_validation(e['target']) for e in entries)
