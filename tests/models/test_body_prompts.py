@@ -1,6 +1,7 @@
 """Prompts of parts of the body: who attends to whom, and what it costs."""
 
 import itertools
+from typing import Any
 
 import compiled
 import jax
@@ -94,7 +95,8 @@ def test_weights_are_those_of_the_allowed_tokens_alone():
   attention = vit.Attention(2, jnp.float32)
 
   def attend(q, k, allowed=None):
-    return attention.apply({}, q, k, allowed, method='weights')
+    found: Any = attention.apply({}, q, k, allowed, method='weights')
+    return found
 
   allowed = worked()
   found, free = np.asarray(attend(q, k, allowed)), np.asarray(attend(q, k))
