@@ -12,14 +12,16 @@ belong to the cameras of a client (`algorithms.fedpav`), and images of other
 cameras get none, as all images in evaluation; TransReID tests on the cameras of
 the training. Jia et al., "Visual prompt tuning" (ECCV 2022), insert learned
 tokens before each block (`prompts`, VPT-deep), which are trained alone with
-`model.trained=.*prompt`. Prompts of parts of the body (`part_prompts`) attend
-to their part of the image only (`models.layers.body_prompts`). Darcet et al.,
-"Vision transformers need registers" (ICLR 2024), insert learned tokens without
-a position behind the class token (`registers`). Siméoni et al., "DINOv3"
-(2025), rotate queries and keys by the place of their patch in the image in
-place of learned positions (`rope`), and their keys have no bias. The feature is
-the normalised class token, so that pooling has one position to pool. There is
-no batch normalisation: clients share no running statistics.
+`model.trained=.*prompt`. Darcet et al., "Vision transformers need registers"
+(ICLR 2024), insert learned tokens without a position behind the class token
+(`registers`). Siméoni et al., "DINOv3" (2025), rotate queries and keys by the
+place of their patch in the image in place of learned positions (`rope`), and
+their keys have no bias. The feature is the normalised class token, so that
+pooling has one position to pool. There is no batch normalisation: clients share
+no running statistics.
+
+Prompts of parts of the body (`part_prompts`) attend to their part of the image
+only (`models.layers.body_prompts`).
 """
 
 import dataclasses
