@@ -11,6 +11,7 @@ import pytest
 import toy
 from flax import linen as nn
 from safetensors.numpy import save_file
+from scipy import special
 
 from fedreid_jax import errors
 from fedreid_jax.config import recipes, validation
@@ -183,6 +184,93 @@ def test_prompts_are_new_in_each_block_and_start_small():
     changed = {'params': variables['params'] | {f'prompt_{block}': moved}}
     found, _ = compiled.apply(network, changed, images, train=False)
     assert abs(found - first).max() > 1e-4
+
+
+def in_numpy(params, images, options, grid, heads=4, patch=8):
+  """The class token of a transformer of two blocks, written out."""
+
+  def norm(x, own):
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+    return x * own['scale'] + own['bias']
+
+  def dense(x, own):
+    return x @ own['kernel'] + own['bias']
+
+  def split(x):
+    return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+
+  rows, columns = grid
+  num = images.shape[0]
+  squares = images.reshape(num, rows, patch, columns, patch, 3)
+  own = params['patch_embed_proj']
+  x = np.einsum('bipjqc,pqcd->bijd', squares, own['kernel']) + own['bias']
+  x = x.reshape(num, rows * columns, -1)
+
+  def every(name):
+    return np.repeat(params[name], num, 0)
+
+  x = np.concatenate([every('cls_token'), x], 1) + params['pos_embed']
+  first, patches = x[:, :1], x[:, 1:]
+  registers = every('reg_token')
+  allowed = by_rules(grid, options.part_prompts, options.registers)
+  for k in range(2):
+    own = params[f'blocks_{k}']
+    x = np.concatenate([first, every(f'prompt_{k}'), registers, patches], 1)
+    qkv = dense(norm(x, own['norm1']), own['attn']['qkv'])
+    q, k_, v = map(split, np.split(qkv, 3, -1))
+    scores = q @ k_.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    weights = np.exp(scores - scores.max()) * allowed
+    y = weights / weights.sum(-1, keepdims=True) @ v
+    y = y.transpose(0, 2, 1, 3).reshape(x.shape)
+    x = x + dense(y, own['attn']['proj'])
+    y = dense(norm(x, own['norm2']), own['mlp']['fc1'])
+    y = y * (1 + special.erf(y / np.sqrt(2))) / 2
+    x = x + dense(y, own['mlp']['fc2'])
+    first, patches = x[:, :1], x[:, -rows * columns :]
+    registers = x[:, -rows * columns - options.registers : -rows * columns]
+  return norm(first, params['norm'])
+
+
+@pytest.mark.usefixtures('two_blocks')
+def test_the_feature_is_the_one_written_out():
+  options = vit.Options(part_prompts=(2, 1, 1, 3), registers=2)
+  rng = np.random.default_rng(0)
+  images = rng.normal(size=(2, 40, 16, 3)).astype(np.float32)
+  network = vit.ViT(options)
+  variables = compiled.init(network, images, train=False)
+  # Tokens and weights that are far from equal, so that the mask matters.
+  params = jax.tree.map(
+    lambda x: x + 0.15 * rng.normal(size=x.shape).astype(np.float32),
+    variables['params'],
+  )
+  found, _ = compiled.apply(network, {'params': params}, images, train=False)
+  exact = jax.tree.map(np.float64, params)
+  expected = in_numpy(exact, np.float64(images), options, (5, 2))
+  np.testing.assert_allclose(found[:, 0], expected, atol=1e-4)
+
+
+@pytest.mark.usefixtures('two_blocks')
+def test_the_rows_of_a_part_change_no_feature_and_its_size_does():
+  """What a prompt sees is replaced with it before the next block.
+
+  The class token reads the learned prompts, whatever these attend to.
+  """
+  rng = np.random.default_rng(0)
+  images = rng.normal(size=(2, 40, 16, 3)).astype(np.float32)
+  variables = compiled.init(vit.ViT(PARTS), images, train=False)
+  variables = jax.tree.map(
+    lambda x: x + 0.15 * rng.normal(size=x.shape).astype(np.float32), variables
+  )
+  found = [
+    compiled.apply(
+      vit.ViT(vit.Options(part_prompts=groups)), variables, images, train=False
+    )[0]
+    for groups in ((2, 1, 1, 3), (0, 0, 4, 3), (2, 1, 0, 4), (0, 0, 0, 7))
+  ]
+  np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+  for other in found[2:]:
+    assert abs(other - found[0]).max() > 1e-3
 
 
 def tiny(options, size=(40, 16), neck='none'):

@@ -8,10 +8,14 @@ patches of the rows
 
   upper [0, H/2),  middle [H/4, 3H/4),  lower [H/2, H),
 
-in divisions of whole numbers. Patches do not attend to part prompts, so that a
-region reaches the feature through its prompts and the class token only. Tokens
-are in the order of `models.backbones.vit`: the class token, prompts, registers,
+in divisions of whole numbers. Patches do not attend to part prompts. Tokens are
+in the order of `models.backbones.vit`: the class token, prompts, registers,
 patches row by row. Registers attend and are attended to as the class token.
+
+A block gets new prompts, so that no token reads what prompts have gathered from
+patches. The rows of the parts therefore change no feature. Of the mask, only
+that patches do not attend to part prompts has an effect, and the three parts
+are one group of as many prompts.
 
 Prompts start as uniform(-v, v) with v = sqrt(6 / (3 P^2 + D)) for patches of P
 pixels a side and D features (Jia et al., "Visual prompt tuning", ECCV 2022).
