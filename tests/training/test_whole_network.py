@@ -10,6 +10,7 @@ import toy
 
 import fedreid_jax as fr
 from fedreid_jax import errors
+from fedreid_jax.config import validation
 from fedreid_jax.core import trees
 from fedreid_jax.models import tuning
 from fedreid_jax.models.backbones import vit
@@ -102,6 +103,21 @@ def test_a_resumed_run_needs_the_other_run_no_longer(runs, tmp_path):
   (entry,) = fr.evaluate(tmp_path / 'prompts')
   results = json.loads((runs / 'prompts' / 'results.json').read_text())
   assert entry['metrics'] == results['evaluation'][-1]['metrics']
+
+
+@pytest.mark.parametrize('digest', [{}, {'frozen_sha256': 'a'}])
+def test_a_run_from_before_copies_keeps_its_own_backbone(tmp_path, digest):
+  """Its constants were those of `model.pretrained`, and it has no copy."""
+  (tmp_path / 'run.json').write_text(json.dumps(digest))
+  fields = PFTS | {'start_from': 'runs/other'}
+  config = validation.validate(fr.load_config('fedpav:smoke', SMALL | fields))
+  found = whole_network.pinned(config, tmp_path)
+  assert found.start_from == (str(tmp_path) if digest else '')
+  frozen = {'params/backbone/a': np.zeros(2, np.float32)}
+  assert bool(whole_network.described(config, frozen, digest)) == bool(digest)
+  assert whole_network.described(config, frozen, None).keys() == {
+    'frozen_sha256'
+  }
 
 
 def test_damaged_constants_are_refused(runs, tmp_path):
