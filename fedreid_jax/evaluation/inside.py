@@ -131,7 +131,7 @@ def attention(embedding: Embedding, inputs: Any) -> Attention | None:
       out, module = call(*args, **kwargs), context.module
       owner = module.parent
       if isinstance(owner, vit.ViT) and module.name == 'patch_embed_proj':
-        patches.append((out.shape[1:3], owner.options.prompts))
+        patches.append((out.shape[1:3], owner.options.num_prompts))
       if not isinstance(module, vit.Attention):
         return out
       if context.method_name != 'weights':

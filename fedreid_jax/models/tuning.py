@@ -19,6 +19,7 @@ for example biases, or the prompt tokens of a transformer. Running statistics,
 neck and classifier are not changed by these fields.
 """
 
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +33,8 @@ from fedreid_jax.models.options import Model
 
 BACKBONE = r'params/(.+/)?backbone/'
 A, B, D = '_lora_a', '_lora_b', '_adapter'
+# Tokens that a transformer may gain (`models.backbones.vit`).
+PROMPTS = BACKBONE + r'(.+/)?prompt_\d+$'
 
 
 class Plan(NamedTuple):
@@ -65,20 +68,20 @@ def wrap(model: types.Model, base: Flat, chosen: Plan) -> types.Model:
   Raises:
     ConfigError: if a pattern has no match.
   """
-  frozen = _frozen(base, chosen)
-  kernels = _kernels(frozen, chosen)
+  constants = frozen(base, chosen)
+  kernels = _kernels(constants, chosen)
 
   def init(key: Key[Array, '']) -> Flat:
     # Classifiers depend on the key; the rest of the file is kept.
     fresh = model.init(key)
-    own = {n: x for n, x in fresh.items() if n not in frozen}
+    own = {n: x for n, x in fresh.items() if n not in constants}
     backbone, _ = trees.split(base, BACKBONE)
     statistics, _ = trees.split(base, 'batch_stats/')
     own |= {n: x for n, x in (backbone | statistics).items() if n in own}
     return own | _added(kernels, chosen, jax.random.fold_in(key, 1))
 
   def whole(variables: Flat) -> Flat:
-    return merged(variables, frozen, chosen)
+    return merged(variables, constants, chosen)
 
   def apply(variables: Flat, *args: Any, **given: Any):
     outputs, statistics = model.apply(whole(variables), *args, **given)
@@ -100,7 +103,7 @@ def merged(variables: Flat, base: Flat, chosen: Plan) -> Flat:
     variables: those that are trained.
     base: those that are not.
   """
-  added = {n for n in variables if n.endswith((A, B, D))}
+  added = {n for n in variables if is_added(n)}
   found = {**base, **{n: x for n, x in variables.items() if n not in added}}
   for name in added:
     if name.endswith(A):
@@ -117,7 +120,25 @@ def merged(variables: Flat, base: Flat, chosen: Plan) -> Flat:
   return found
 
 
-def _frozen(base: Flat, chosen: Plan) -> Flat:
+def is_added(name: str) -> bool:
+  """Whether a parameter is one that `model.tune` adds."""
+  return name.endswith((A, B, D))
+
+
+def may_be_new(name: str) -> bool:
+  """Whether a parameter may be absent in a trained model to start from.
+
+  These are parameters that `model.tune` adds, and prompts.
+  """
+  return is_added(name) or bool(re.match(PROMPTS, name))
+
+
+def frozen(base: Flat, chosen: Plan) -> Flat:
+  """Returns the parameters of the whole network `base` that stay constant.
+
+  Raises:
+    ConfigError: if the pattern of those that are trained has no match.
+  """
   backbone, _ = trees.split(base, BACKBONE)
   if not chosen.trained:
     return backbone

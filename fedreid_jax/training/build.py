@@ -21,7 +21,12 @@ from fedreid_jax.method.component import Component, Participants, judges
 from fedreid_jax.models import networks, tuning
 from fedreid_jax.round import compose, placement
 from fedreid_jax.round.rounds import Rounds
-from fedreid_jax.training import earlier_data, engine, source_stats
+from fedreid_jax.training import (
+  earlier_data,
+  engine,
+  source_stats,
+  whole_network,
+)
 from fedreid_jax.training.files import run_secret
 from fedreid_jax.training.processes import peers
 
@@ -46,7 +51,8 @@ class Setup(NamedTuple):
   schedule: Callable[..., types.Array]  # learning rate of a round
   evaluate: Callable[..., list[dict[str, Any]]]
   guarantee: guarantee.Guarantee
-  secret: Secret | None = None  # None: no private draws
+  secret: Secret | None  # None: no private draws
+  frozen: types.Flat  # parameters that are constants of the model
 
 
 Maker = Callable[[Config, bytes | None], Setup]
@@ -101,6 +107,7 @@ class Parts(NamedTuple):
   extra: tuple[evaluator.Evaluator, ...]  # of `evaluation.extra`
   condition: str  # of a guarantee, '' without one
   secret: Secret | None  # None: no private draws
+  frozen: types.Flat  # parameters that are constants of the model
 
   def method(
     self, config: Config, plans: engine.Plans, here: int
@@ -139,7 +146,7 @@ def parts(
   # The classifier of every client is padded to the client with the most
   # identities, so that all clients have one structure.
   columns = columns or max(c.num_identities for c in federation.clients)
-  model = network(config, columns, federation.image_shape)
+  model, frozen = with_constants(config, columns, federation.image_shape)
   loaded = load_components(config)
   people = engine.participants_of(config, federation, cohort)
   participants = engine.completed(loaded, people, model)
@@ -172,6 +179,7 @@ def parts(
     extra,
     condition,
     secret,
+    frozen,
   )
 
 
@@ -200,6 +208,7 @@ def complete(config: Config, made: Parts, rounds: Rounds) -> Setup:
       made.condition,
     ),
     made.secret,
+    made.frozen,
   )
 
 
@@ -212,13 +221,20 @@ def network(
 
   With `model.tune` or `model.trained` its variables are those that are trained.
   """
+  return with_constants(config, num_classes, image_shape)[0]
+
+
+def with_constants(
+  config: Config,
+  num_classes: int,
+  image_shape: tuple[int, int, int],
+) -> tuple[types.Model, types.Flat]:
+  """Returns `network`, and the parameters that are constants of it."""
   model = _whole(config, num_classes, image_shape)
-  if chosen := tuning.plan(config.model):
-    base, _ = _from_file(
-      config, jax.jit(model.init)(jax.random.key(config.seed))
-    )
-    return tuning.wrap(model, base, chosen)
-  return model
+  if not (chosen := tuning.plan(config.model)):
+    return model, {}
+  base = _base(config, model)
+  return tuning.wrap(model, base, chosen), tuning.frozen(base, chosen)
 
 
 def _whole(config: Config, num_classes: int, image_shape) -> types.Model:
@@ -230,7 +246,16 @@ def _whole(config: Config, num_classes: int, image_shape) -> types.Model:
 
 def _base(config: Config, model: types.Model) -> types.Flat:
   first = jax.jit(model.init)(jax.random.key(config.seed))
+  chosen = tuning.plan(config.model)
+  if config.start_from and chosen:
+    return whole_network.started(config.start_from, first, chosen, _of_config)
   return _from_file(config, first)[0]
+
+
+def _of_config(config: Config) -> types.Flat:
+  """The variables of the network of another run, before its training."""
+  shape = load.without_images(config.data).image_shape
+  return _base(config, _whole(config, 1, shape))
 
 
 def tuned(config: Config, setup: Setup) -> str:

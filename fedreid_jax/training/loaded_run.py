@@ -27,7 +27,7 @@ from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import features
 from fedreid_jax.losses import hallucination
 from fedreid_jax.method.component import Component, DomainStatistics
-from fedreid_jax.training import build, named_models
+from fedreid_jax.training import build, named_models, whole_network
 from fedreid_jax.training.files import run_files
 
 # The statistics of a run whose clients send none, as they are measured.
@@ -169,7 +169,7 @@ def load(
     options = validation.arguments(config, config.data.source)
     federation = data_lib.load(config.data, held_out=held_out, options=options)
   model, variables, transforms, mesh = named_models.network(
-    config, federation, models[name]
+    whole_network.pinned(config, workdir), federation, models[name]
   )
   make, batch = features.make_extractor, config.evaluation.batch
   return LoadedRun(

@@ -31,6 +31,7 @@ from fedreid_jax.training import (
   source_stats,
   trackers,
   warm_start,
+  whole_network,
 )
 from fedreid_jax.training import callbacks as events
 from fedreid_jax.training.files import (
@@ -232,7 +233,10 @@ class Run:
     # Of several processes, only the first one holds the lock.
     self.held, self.hooks, self.clock = held, calls, clock
     record.phase(_reading(config.data.source))
-    self.setup = make(config, root)
+    built = config
+    if not restart and steps.complete(saved.workdir):
+      built = whole_network.pinned(config, saved.workdir)
+    self.setup = make(built, root)
     self.server, self.store = self.setup.rounds.init(
       self.setup.variables, self.setup.pretrained
     )
@@ -319,6 +323,8 @@ class Run:
     self.clock.lap('setup')
     if self.fresh:
       if config.start_from:
+        if self.setup.frozen and self.held:
+          whole_network.write(self.saved.workdir, self.setup.frozen)
         self.server = warm_start.states(
           self.setup,
           self.server,
@@ -326,6 +332,7 @@ class Run:
           config.start_from,
           config.data,
           self.record.say,
+          self.setup.frozen,
         )
       if few := build.tuned(config, self.setup):
         self.record.say(few)

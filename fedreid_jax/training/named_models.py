@@ -14,7 +14,7 @@ from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.round import placement
 from fedreid_jax.round.client_store import OnDemand
-from fedreid_jax.training import build
+from fedreid_jax.training import build, whole_network
 from fedreid_jax.training.files import checkpoint
 
 AT_ONCE = 2**30  # bytes of models that are read together
@@ -139,27 +139,10 @@ def network(
   # determined them may not be loaded.
   model = build.network(config, num_classes(leaves), federation.image_shape)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
-  check_fits(leaves, variables)
+  whole_network.check_fits(leaves, variables)
   return Network(
     model,
     variables,
     augment.make(config.augment, federation.mean, federation.std),
     placement.make_mesh(config.execution.devices or None),
   )
-
-
-def check_fits(found: types.Flat, model: types.Flat) -> None:
-  """Refuses leaves of another model; some leaves may be missing."""
-  different = [
-    f'{n} is {list(x.shape)}, not {list(model[n].shape)}'
-    if n in model
-    else f'{n} is not in the model'
-    for n, x in found.items()
-    if n not in model or x.shape != model[n].shape
-  ]
-  if different:
-    raise errors.IntegrityError(
-      'checkpoint of another model: ' + '; '.join(different[:5]),
-      'checkpoint',
-      'use the configuration it was made with',
-    )

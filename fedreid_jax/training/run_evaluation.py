@@ -29,6 +29,7 @@ from fedreid_jax.training import (
   engine,
   named_models,
   source_stats,
+  whole_network,
 )
 from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process
@@ -140,7 +141,7 @@ def restore(
     # The check of targets must know the domains that trained the model.
     sources = tuple(found.host['sources'])
     config = replace(config, data=replace(config.data, sources=sources))
-  return config, found
+  return whole_network.pinned(config, workdir), found
 
 
 def evaluate_models(

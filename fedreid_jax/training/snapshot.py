@@ -19,7 +19,7 @@ from fedreid_jax.core import plugins, types
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.evaluation import explanation, features
-from fedreid_jax.training import named_models, weights_model
+from fedreid_jax.training import named_models, weights_model, whole_network
 from fedreid_jax.training.files import run_files
 from fedreid_jax.training.processes import process
 
@@ -313,7 +313,9 @@ def load_changed(
     step, models, _, _ = named_models.restore(saved, checkpoint)
   name = named_models.choose(models, model)
   network = named_models.network(
-    config, data_lib.without_images(config.data), models[name]
+    whole_network.pinned(config, folder),
+    data_lib.without_images(config.data),
+    models[name],
   )
   return _made(config, network, models[name], step, name)
 

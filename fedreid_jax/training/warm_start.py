@@ -6,7 +6,7 @@ uses that model as pretrained weights: parameters that stay at the clients start
 from random values.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ from fedreid_jax.core import trees
 from fedreid_jax.core.types import Flat, ServerState
 from fedreid_jax.data.benchmark import benchmark_source
 from fedreid_jax.data.synthetic import versions
+from fedreid_jax.models import tuning
 from fedreid_jax.round.client_store import ClientStore
-from fedreid_jax.training import build, earlier_data, named_models
+from fedreid_jax.training import build, earlier_data, whole_network
 from fedreid_jax.training.files import recorder, run_files
+
+LISTED = 12  # new parameters in a line
 
 
 def states(
@@ -29,6 +32,7 @@ def states(
   folder: str,
   data: Any,
   say: Callable[[str], None],
+  frozen: Collection[str] = (),
 ) -> ServerState:
   """Writes the states before round 0, from another run's last checkpoint.
 
@@ -37,6 +41,12 @@ def states(
   which consists of the server's leaves and the client's leaves. If there was no
   such client, or it had another number of identities, they start from the
   server's model where they were shared, and else from new random values.
+  Prompts and matrices that the other run has not (`tuning.may_be_new`) start as
+  in a run without another one.
+
+  Args:
+    frozen: names of the parameters that are constants of the network, which
+      `whole_network` takes from that run.
 
   Raises:
     IntegrityError: no checkpoint verifies, or it is of another model.
@@ -54,24 +64,37 @@ def states(
   elif _same_world(host['source'], data.source):
     _check_unseen(host, data, folder)
   _check_weights(workdir, data)
-  started = _of_server(server.shared, shared, groups, folder)
+  new = _new(setup.variables, shared, personal)
+  if new:
+    say(f'new, because {folder} has none: {_listed(new)}')
+  known = {n: x for n, x in server.shared.items() if n not in new}
+  started = _of_server(known, shared, groups, folder)
+  started |= {n: x for n, x in new.items() if n in server.shared}
   described = workdir / run_files.DESCRIBED
   described = recorder.read_object(described, 'clients', fix=earlier_data.FIX)[
     'clients'
   ]
   identities = {client['client']: client['identities'] for client in described}
 
+  def without(leaves: Flat) -> Flat:
+    # Matrices that this run has not are in the constants.
+    added = {n for n in leaves if tuning.is_added(n)} - setup.variables.keys()
+    return {
+      n: x for n, x in leaves.items() if n not in frozen and n not in added
+    }
+
   def own(number: int) -> Flat:
     client = setup.federation.clients[number]
     if identities.get(client.name) == client.num_identities:
       k = host['clients'].index(client.name)
       leaves = {n: x[groups[k]] for n, x in shared.items()}
-      leaves |= personal.get(k, {})
+      leaves = new | without(leaves | personal.get(k, {}))
       _check_whole(leaves, setup.variables, client.name, folder)
     else:
-      leaves = started | _known_to_all(server.shared, shared, groups)
+      known = without(_known_to_all(server.shared, shared, groups))
+      leaves = new | started | known
       _say_new(client.name, setup.variables.keys() - leaves.keys(), say)
-    named_models.check_fits(leaves, setup.variables)
+    whole_network.check_fits(leaves, setup.variables)
     return leaves
 
   # The states of components are initialised from the models of the other run.
@@ -124,6 +147,22 @@ def _check_weights(workdir: Path, data: Any):
     if not given.get('start_from'):
       return
     workdir = Path(given['start_from']).expanduser()
+
+
+def _new(variables: Flat, shared: Flat, personal: Mapping[int, Flat]) -> Flat:
+  """The parameters that no model of the other run has, and may lack."""
+  there = {*shared, *(personal[min(personal)] if personal else ())}
+  return {
+    n: x
+    for n, x in variables.items()
+    if tuning.may_be_new(n) and n not in there
+  }
+
+
+def _listed(names: Collection[str]) -> str:
+  shown = sorted(names)[:LISTED]
+  more = len(names) - len(shown)
+  return ', '.join(shown) + (f' and {more} more' if more else '')
 
 
 def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:

@@ -17,6 +17,7 @@ RECIPES = recipes.names()
 VARIANTS = {
   'fedreid': ('noise=double', 'variant=plain'),
   'fedsgd': ('variant=strict',),
+  'fedbprompt': ('trains=prompts,start_from=runs/first',),
   'snr': ('loss=entropy',),
 }
 GUARANTEED = ('dfh_dp', 'dp_fedavg', 'dpsgd')
@@ -62,6 +63,8 @@ OWN = {
   'dpsgd': f'rounds=4,{TWO},{NO_NOISE}',
   'dfh_dp': f'rounds=6,{TWO},{NO_NOISE},dfh.noise=0.001',
   'deen': 'model.width=0.25,rounds=2,augment.erase=0.0',
+  # Images of the size of its weights.
+  'fedbprompt': f'rounds=4,{TWO},data.height=64,data.width=32',
 }
 # FedProx's distance is that of a round's steps, which a ramp begins near zero.
 NOT_LOSSES = {

@@ -39,6 +39,7 @@ from fedreid_jax.training import (
   run_evaluation,
   source_stats,
   weights_model,
+  whole_network,
 )
 from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process
@@ -132,7 +133,8 @@ def load(
     )
   else:
     federation = data_lib.without_images(config.data)
-  network = named_models.network(config, federation, models[name])
+  built = whole_network.pinned(config, workdir)
+  network = named_models.network(built, federation, models[name])
   own = {name: {**network.variables, **models[name]}}
   tested = (own,)
   if measured:
@@ -142,8 +144,8 @@ def load(
     )(own)
   models = [{n: np.asarray(x) for n, x in one[name].items()} for one in tested]
   run = _run(config, step, name, workdir)
-  return _traced(config, network, models, dtype, received)._replace(
-    step=step, name=name, run=run
+  return _traced(built, network, models, dtype, received)._replace(
+    config=config, step=step, name=name, run=run
   )
 
 

@@ -19,6 +19,9 @@ place of their patch in the image in place of learned positions (`rope`), and
 their keys have no bias. The feature is the normalised class token, so that
 pooling has one position to pool. There is no batch normalisation: clients share
 no running statistics.
+
+Prompts of parts of the body (`part_prompts`) attend to their part of the image
+only (`models.layers.body_prompts`).
 """
 
 import dataclasses
@@ -29,12 +32,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Float, Float32
+from flax.typing import Initializer
+from jaxtyping import Bool, Float, Float32
 
+from fedreid_jax import errors
 from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array
 from fedreid_jax.models.forward import ForwardCtx
+from fedreid_jax.models.layers import body_prompts
 from fedreid_jax.models.options import Model
 
 EPSILON = 1e-6
@@ -88,6 +94,13 @@ class Options(Checked):
     Mark.PRETRAINED,
     'number of learned tokens before each block',
   ] = 0
+  part_prompts: Annotated[
+    body_prompts.Groups,
+    Range(0),
+    'numbers of learned tokens before each block for the upper, the middle and '
+    'the lower part of an image and for all of it, such as (10, 10, 10, 20); '
+    'zeros for none',
+  ] = (0, 0, 0, 0)
   layer_scale: Annotated[
     bool, 'whether branches have a learned scale, as those of DINOv2'
   ] = False
@@ -108,6 +121,21 @@ class Options(Checked):
     'whether queries and keys are rotated by the place of their patch, as in '
     'DINOv3, in place of learned positions',
   ] = False
+
+  def __post_init__(self) -> None:
+    """Checks the values."""
+    super().__post_init__()
+    if self.prompts and any(self.part_prompts):
+      raise errors.ConfigError(
+        f'{self.prompts} prompts beside those of vit.part_prompts',
+        'vit.prompts',
+        'set it to 0, and count them as the fourth number of vit.part_prompts',
+      )
+
+  @property
+  def num_prompts(self) -> int:
+    """Number of prompts of either kind before each block."""
+    return self.prompts + sum(self.part_prompts)
 
 
 def _norm(name: str, options: Options) -> nn.LayerNorm:
@@ -177,8 +205,12 @@ class Attention(nn.Module):
     self,
     x: Float[Array, 'B T D'],
     by: Float[np.ndarray, 'n d'] | None = None,
+    allowed: Bool[np.ndarray, 'T T'] | None = None,
   ) -> Float[Array, 'B T D']:
-    """Attends between the tokens of an image, with `angles` for `rope`."""
+    """Attends between the tokens of an image, with `angles` for `rope`.
+
+    `allowed` says to which tokens each one attends; None: to all.
+    """
     b, t, d = x.shape
     if by is None:
       dense = nn.Dense(3 * d, dtype=self.dtype, kernel_init=_INIT, name='qkv')
@@ -188,17 +220,23 @@ class Attention(nn.Module):
     q, k, v = jnp.moveaxis(qkv.reshape(b, t, 3, self.heads, -1), 2, 0)
     if by is not None:
       q, k = rotated(q, by), rotated(k, by)
-    weights = self.weights(q, k).astype(self.dtype)
+    weights = self.weights(q, k, allowed).astype(self.dtype)
     y = jnp.einsum('bhqk,bkhd->bqhd', weights, v).reshape(b, t, d)
     return nn.Dense(d, dtype=self.dtype, kernel_init=_INIT, name='proj')(y)
 
   # A method, so that `evaluation.inside` can intercept it.
   def weights(
-    self, q: Float[Array, 'B T h d'], k: Float[Array, 'B T h d']
+    self,
+    q: Float[Array, 'B T h d'],
+    k: Float[Array, 'B T h d'],
+    allowed: Bool[np.ndarray, 'T T'] | None = None,
   ) -> Float32[Array, 'B h T T']:
     """How much each token attends to each other one."""
     scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) * q.shape[-1] ** -0.5
-    return quotients.softmax(scores.astype(jnp.float32))
+    scores = scores.astype(jnp.float32)
+    if allowed is not None:  # each token may attend to itself
+      scores = jnp.where(allowed, scores, -jnp.inf)
+    return quotients.softmax(scores)
 
 
 _INIT = nn.initializers.truncated_normal(0.02)
@@ -242,10 +280,11 @@ class Block(nn.Module):
     self,
     x: Float[Array, 'B T D'],
     by: Float[np.ndarray, 'n d'] | None = None,
+    allowed: Bool[np.ndarray, 'T T'] | None = None,
     *,
     train: bool,
   ) -> Float[Array, 'B T D']:
-    """Maps the tokens of images, with `angles` for `rope`."""
+    """Maps the tokens of images, with the arguments of the attention."""
 
     def added(x, branch: Callable[[Array], Array], number: int):
       y = branch(_norm(f'norm{number}', self.options)(x).astype(self.dtype))
@@ -263,7 +302,7 @@ class Block(nn.Module):
       return x + y.astype(x.dtype)
 
     attention = Attention(self.heads, self.dtype, name='attn')
-    x = added(x, lambda y: attention(y, by), 1)
+    x = added(x, lambda y: attention(y, by, allowed), 1)
     return added(x, Mlp(self.options.quick_gelu, self.dtype, name='mlp'), 2)
 
 
@@ -313,18 +352,25 @@ class ViT(nn.Module):
       tokens = jnp.concatenate([*parts, tokens[:, 1:]], axis=1)
     if self.options.pre_norm:
       tokens = _norm('norm_pre', self.options)(tokens).astype(self.dtype)
+    allowed = None
+    if any(groups := self.options.part_prompts):
+      count = self.options.registers
+      allowed = body_prompts.may_attend((rows, columns), groups, count)
     skips = np.linspace(0, self.options.drop_path, size.blocks).tolist()
     for i, skip in enumerate(skips):
       block = Block(
         size.heads, skip, self.options, self.dtype, name=f'blocks_{i}'
       )
-      tokens = block(self._prompted(tokens, i), by, train=ctx.train)
+      tokens = self._prompted(tokens, i)
+      tokens = block(tokens, by, allowed, train=ctx.train)
     return _norm('norm', self.options)(tokens[:, :1])[:, :, None], {}
 
-  def _learned(self, name: str, count: int, x: Array) -> Array:
+  def _learned(
+    self, name: str, count: int, x: Array, init: Initializer = _INIT
+  ) -> Array:
     """Learned tokens, `[B, count, D]`, for the images of `x`, `[B, ..., D]`."""
     shape = (x.shape[0], count, x.shape[-1])
-    token = self.param(name, _INIT, (1, *shape[1:]))
+    token = self.param(name, init, (1, *shape[1:]))
     return jnp.broadcast_to(token.astype(x.dtype), shape)
 
   def _with_cameras(self, tokens: Array, cameras: Array | None) -> Array:
@@ -339,9 +385,12 @@ class ViT(nn.Module):
 
   def _prompted(self, tokens: Array, block: int) -> Array:
     """Inserts the prompts of a block, in place of those of the last one."""
-    if not (count := self.options.prompts):
+    if not (count := self.options.num_prompts):
       return tokens
-    prompt = self._learned(f'prompt_{block}', count, tokens)
+    size, init = SIZES[self.options.size], _INIT
+    if not self.options.prompts:
+      init = body_prompts.initial(size.patch, size.width)
+    prompt = self._learned(f'prompt_{block}', count, tokens, init)
     rest = tokens[:, 1 + (count if block else 0) :]
     return jnp.concatenate([tokens[:, :1], prompt, rest], axis=1)
 

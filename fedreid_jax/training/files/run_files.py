@@ -38,13 +38,14 @@ from fedreid_jax.training.files import (
 
 CONFIG, DESCRIBED = 'config.json', 'run.json'
 CONFIG_DIGEST = 'config_sha256'  # in results.json
+FROZEN = 'frozen.safetensors'  # only of runs with `training.whole_network`
 SECRET = 'secret'  # only of runs with draws that must not be guessed
 # In the order of writing, which `check` relies on; files of commands other than
 # train come last.
 WRITTEN = (
   *(CONFIG, SECRET, 'splits-*.json', DESCRIBED),
   *(recorder.METRICS, recorder.QUERIES, recorder.RESULTS),
-  recorder.CLIENTS,
+  *(recorder.CLIENTS, FROZEN),
   *trackers.written(tuple(trackers.KINDS)),
   *('evaluation-*.json', 'modality-gap-*.json', 'inversion*.json'),
   *('audit-*.json', 'audit-*.png', 'audit-member-*'),

@@ -123,6 +123,8 @@ def _files(
   files = [*run_files.WRITTEN[:7], *trackers.written(config.track)]
   if not setup.secret or config.privacy.secret == 'seed':
     files.remove(run_files.SECRET)
+  if config.start_from and setup.frozen:
+    files.append(run_files.FROZEN)
   yield (
     f'a run would write {workdir}: {", ".join(files)}, and '
     f'checkpoints of {_size(_bytes(server) + held)}, of which the last '

@@ -36,7 +36,7 @@ from fedreid_jax.config.configuration import Config
 from fedreid_jax.core import types
 from fedreid_jax.data import validation
 from fedreid_jax.round import compose
-from fedreid_jax.training import build, earlier_data, starts
+from fedreid_jax.training import build, earlier_data, starts, whole_network
 from fedreid_jax.training.files import recorder, run_files, run_secret
 from fedreid_jax.training.reports import console_lines
 from fedreid_jax.training.reports.monitor import Progress
@@ -83,7 +83,9 @@ def describe(
       if target.splits:
         path = workdir / f'splits-{target.name}.json'
         recorder.write_json(path, target.splits)
-    found = earlier_data.described(config, digest, before) | {
+    found = earlier_data.described(config, digest, before)
+    found |= whole_network.described(config, setup.frozen, before)
+    found |= {
       'clients': table,
       'uploads': rounds.uploads.name,
       'images_on_devices': bool(simulated and simulated.resident),
