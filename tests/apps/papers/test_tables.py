@@ -11,13 +11,14 @@ from fedreid_jax.apps.papers.report import Line
 from fedreid_jax.apps.papers.tables import (
   declare,
   dfh,
+  feddg,
   fedreid,
   fedreidbench,
   fedreidbench_journal,
   l2rw,
 )
 
-PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid)
+PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid, feddg)
 TABLES = [t for paper in PAPERS for t in paper.TABLES]
 BY_ID = {table.id: table for table in TABLES}
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -29,8 +30,9 @@ def line(label, target, model='global', kind='last', **numbers):
 
 def test_names_of_tables_are_unique():
   assert len(BY_ID) == len(TABLES)
-  papers = ('dfh', 'fedreidbench', 'fedreidbench_journal', 'l2rw', 'fedreid')
-  assert {t.id.partition('/')[0] for t in TABLES} == {*papers}
+  papers = {'fedreidbench', 'fedreidbench_journal', 'fedreid', 'l2rw'}
+  found = {t.id.partition('/')[0] for t in TABLES}
+  assert found == papers | {'dfh', 'feddg'}
   kinds = ('last', 'best', 'best_three')
   assert all(t.rows and t.kind in kinds for t in TABLES)
   for table in TABLES:
