@@ -25,7 +25,7 @@ SETTING = {
   'smoke': ('local.batch=8', 'local.identities=4'),
   # From weights of rendered persons, see `presets.trial`.
   'synthetic': (
-    *('model.pretrained=vit-synthetic', 'optim.lr=0.01'),
+    *('model.pretrained=vit-synthetic', 'optim.lr=0.05'),
     *('local.batch=32', 'local.identities=8'),
   ),
   'paper': tuple(
