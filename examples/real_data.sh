@@ -30,7 +30,7 @@ for pair in "$@"; do
   fi
 done
 weights=${WEIGHTS:-} seeds=${SEEDS:-0}
-transformer=${VIT_WEIGHTS:-} rows=${ROWS-FedPav}
+transformer=${VIT_WEIGHTS:-} rows=${ROWS-FedPav, ;SSCU, }
 if [[ ! -f $weights ]]; then
   echo "error[2]: no file WEIGHTS='$weights': docs/your_data.md says where" \
     "torchvision's ResNet-50 is" >&2

@@ -34,9 +34,11 @@ def runs(table, preset='paper'):
 
 
 def test_the_stack_is_that_of_the_papers():
-  for config in runs(FIRST).values():
+  for label, config in runs(FIRST).items():
     for group, fields in STACK.items():
       found = vars(getattr(config, group))
+      if label.startswith('SSCU') and group == 'loss':
+        fields = fields | {'identity': 0.0}  # the memory classifies
       assert {name: found[name] for name in fields} == fields
     assert config.augment.erase_fill == config.data.mean
     vit = config.options['vit']
@@ -61,6 +63,24 @@ def test_three_data_sets_train_and_the_fourth_is_the_target():
     assert 'cuhk02' in names  # is never the target
     assert config.data.targets[0] == feddg.DATA[target][0]
     assert {*config.data.targets} == names | {config.data.targets[0]}
+
+
+def test_prompts_are_trained_with_the_rest_or_alone():
+  """10 for each part and 20 for the whole, 460,800 numbers in 12 blocks."""
+  found = runs(FIRST)
+  for method in feddg.METHODS:
+    for route in feddg.ROUTES:
+      plain, both, alone = (
+        found[f'{method}{prompts}, {route}'] for prompts in feddg.PROMPTS
+      )
+      vits = [c.options['vit'] for c in (plain, both, alone)]
+      counts = [sum(vit.part_prompts) for vit in vits]
+      assert counts == [0, 50, 50] and 50 * 768 * 12 == 460_800
+      assert [c.model.trained for c in (plain, both, alone)] == [
+        *('', '', '.*prompt'),
+      ]
+      assert alone.start_from == f'{method}, {route}'
+      assert not plain.start_from and not both.start_from
 
 
 @pytest.mark.parametrize('preset', declare.PRESETS)

@@ -58,14 +58,24 @@ METHODS: dict[str, tuple[str, ...]] = {  # recipe and its changes, by label
   'CrossStyle': ('crossstyle', 'crossstyle.stages=(1,)'),
   'SNR': ('snr',),
   'DACS': ('dacs', 'dacs.lam=5.0'),
+  'SSCU': ('sscu',),
 }
-# Changes of every method by suffix of its label; `PROMPTS_ONLY` starts from the
-# run of the method without a suffix.
-PROMPTS: dict[str, tuple[str, ...]] = {'': ()}
-PROMPTS_ONLY = ' + PFTS'
+# Changes of every method by suffix of its label: prompts of parts of the body,
+# trained with the rest, or alone from the run of the method without a suffix.
+BAPM, PFTS = ' + BAPM', ' + PFTS'
+PARTS = 'vit.part_prompts=(10,10,10,20)'
+PROMPTS: dict[str, tuple[str, ...]] = {
+  '': (),
+  BAPM: (PARTS,),
+  PFTS: (PARTS, 'model.trained=.*prompt'),
+}
 METRICS = ('mAP', 'rank1')
-# By route in the order of `ROUTES`. Numbers of other rows could not be had.
-PUBLISHED = ''
+# By route in the order of `ROUTES`.
+PUBLISHED = """
+  SSCU         46.3 69.6  33.7 33.4  20.0 43.7
+  SSCU + PFTS  48.9 72.4  35.5 35.8  21.3 46.0
+  SSCU + BAPM  49.1 73.4  37.4 38.4  23.4 49.5
+"""
 NOTE = (
   'Published numbers are those that the repository of FedBPrompt prints; those '
   'of other rows could not be read. The released code keeps the round with the '
@@ -96,7 +106,7 @@ def _row(
       for preset, (clients, tests) in domains.items()
     },
     {DATA[target[0]][0].partition(':')[0]: scores} if scores else {},
-    starts_from=f'{method}, {route}' if prompts == PROMPTS_ONLY else '',
+    starts_from=f'{method}, {route}' if prompts == PFTS else '',
     shown={
       preset: [DATA[name][k].partition(':')[0] for name in shown]
       for k, preset in enumerate(('paper', 'synthetic'))
