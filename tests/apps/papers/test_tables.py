@@ -304,12 +304,16 @@ def test_map_of_all_tables():
   for table in TABLES:
     assert f'{table.id}  {table.title}\n' in out
   assert "--table=dfh/table3 --preset=synthetic '--only=DFH, MS+C3 -> M'" in out
+  code, out, _ = commands.launch('table', 'dfh/table2', '--list')
+  assert code == 0 and out.startswith('dfh/table2  ')
 
 
 @pytest.mark.parametrize(
   'flags, message',
   [
     (('--table=p9/table1',), "no table 'p9/table1'"),
+    (('p9/table1',), "no table 'p9/table1'"),
+    (('dfh/table2', 'dfh/table3'), "stray argument 'dfh/table3'"),
     slow(('--table=dfh/table2', '--config=configs/dfh.py'), '--set=KEY=VALUE'),
     slow(('--table=dfh/table2', '--only=FH', '--preset=paper'), '--root'),
     slow(('--table=dfh/table2', '--only=FH', '--set=nothing=1'), 'nothing'),
