@@ -312,6 +312,37 @@ BUGS = (
     ),
   ),
   (
+    ('models/layers/styles.py', 'algorithms/test_crossstyle.py'),
+    (
+      ('own.mean[partners], std[partners]', 'own.mean, std[partners]'),
+      ('*style, CROSS_EPSILON, detached=False', '*style, CROSS_EPSILON'),
+    ),
+  ),
+  (
+    ('data/colours.py', 'data/test_colours.py'),
+    (
+      (
+        'factor * image + (1.0 - factor) * other',
+        '(1.0 - factor) * image + factor * other',
+      ),
+      ('luminance(image).mean()', 'luminance(image).max()'),
+      ('jax.lax.switch(which,', 'jax.lax.switch(place,'),
+    ),
+  ),
+  (
+    ('data/augment.py', 'data/test_colours.py'),
+    (('JITTER = 6', 'JITTER = 2'),),
+  ),
+  (
+    ('models/backbones/vit.py', 'models/test_vit.py'),
+    (
+      (
+        'jnp.concatenate([tokens[:, :1], patches]',
+        'jnp.concatenate([patches[:, :1], patches]',
+      ),
+    ),
+  ),
+  (
     ('apps/sites/remote.py', 'apps/sites/test_strangers.py'),
     (
       ('examples != facts.images', 'examples > facts.images'),

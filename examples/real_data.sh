@@ -10,6 +10,10 @@
 # must be installed) or as .safetensors. SEEDS=0,1,2 trains every row three
 # times. Fields, such as model.dtype=bfloat16, apply to every run.
 #
+# VIT_WEIGHTS, timm's ViT-B/16 for ImageNet, adds rows of the protocols of domain
+# generalisation if all four data sets are there, CUHK03 with the lists of its
+# new protocol. ROWS='FedPav;DACS' selects them, ROWS= all of them.
+#
 # The same command resumes. If a step fails, the script ends with its error.
 set -euo pipefail
 
@@ -26,9 +30,16 @@ for pair in "$@"; do
   fi
 done
 weights=${WEIGHTS:-} seeds=${SEEDS:-0}
+transformer=${VIT_WEIGHTS:-} rows=${ROWS-FedPav, ;SSCU, }
 if [[ ! -f $weights ]]; then
   echo "error[2]: no file WEIGHTS='$weights': docs/your_data.md says where" \
     "torchvision's ResNet-50 is" >&2
+  exit 2
+fi
+
+if [[ -n $transformer && ! -f $transformer ]]; then
+  echo "error[2]: no file VIT_WEIGHTS='$transformer': docs/your_data.md says" \
+    "where timm's ViT-B/16 is" >&2
   exit 2
 fi
 
@@ -39,26 +50,39 @@ sets=(market1501 msmt17)
 for name in "${sets[@]}"; do
   fedreid data doctor --dataset="$name" --root="$root"
 done
-# Of CUHK03 the papers of this script use the classic protocol, and the last
-# image of each camera as the query.
-for name in cuhk03:query=last cuhk02; do
-  if found=$(fedreid data doctor --dataset="$name" --root="$root" 2>&1); then
-    sets+=("$name")
+add() {
+  if found=$(fedreid data doctor --dataset="$1" --root="$root" 2>&1); then
+    sets+=("$1")
     echo "$found"
   else
-    echo "without ${name%%:*}: ${found##*$'\n'}"
+    echo "without ${1%%:*}: ${found##*$'\n'}"
   fi
-done
+}
+# Of CUHK03 DFH uses the classic protocol, and the last image of each camera as
+# the query.
+add cuhk03:query=last
+add cuhk02
+three=$((${#sets[@]} > 2))
+if [[ -n $transformer ]]; then
+  add cuhk03-np:boxes=labeled
+fi
 
 step 'import the weights'
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
-imported=$(cd "$(dirname "$weights")" && pwd)/$(basename "$weights")
-if [[ $weights != *.safetensors ]]; then
-  imported=$work/$(basename "${weights%.*}").safetensors
-  [[ -f $imported ]] || fedreid import-weights "$weights" --out="$imported"
+import() { # sets `imported` to the .safetensors file of a file of weights
+  imported=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+  if [[ $1 != *.safetensors ]]; then
+    imported=$work/$(basename "${1%.*}").safetensors
+    [[ -f $imported ]] || fedreid import-weights "$1" --out="$imported"
+  fi
+  echo "weights: $imported"
+}
+if [[ -n $transformer ]]; then
+  import "$transformer"
+  transformer=$imported
 fi
-echo "weights: $imported"
+import "$weights"
 
 step 'decode the images'
 data=$work/data
@@ -75,7 +99,7 @@ table() {
 step 'DFH, table 1: training in one place, then three clients'
 table --table=dfh/table1 --only='MS -> M;FedPav;DFH'
 
-if [[ ${#sets[@]} -gt 2 ]]; then
+if ((three)); then
   step 'DFH, table 3: two clients'
   table --table=dfh/table3 --only='FedPav;DFH'
 else
@@ -90,6 +114,14 @@ fi
 
 step 'FedReIDBench, table 2: the clients are parts of Market-1501'
 table --table=fedreidbench_journal/table2 --only='by_identity;by_camera'
+
+if [[ -n $transformer ]]; then
+  fields[0]="model.pretrained='$transformer'"
+  for protocol in 1 2; do # of the same runs
+    step "domain generalisation, protocol $protocol"
+    table --table="feddg/protocol$protocol" --only="$rows"
+  done
+fi
 
 step "tables in $work/runs"
 find "$work/runs" -name '*.md' -print -exec cat {} \;

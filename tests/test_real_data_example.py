@@ -128,19 +128,37 @@ def test_mistakes_are_one_line(script, arguments, message):
   assert err.startswith(message) and len(err.splitlines()) == 1
 
 
+DFH = ['dfh/table1', 'dfh/table3', 'fedreidbench_journal/table2']
+PROTOCOLS = ['feddg/protocol1', 'feddg/protocol2']
+
+
+def test_a_missing_transformer_is_one_line(script, weight_file):
+  code, _, err = script(
+    *('root', 'work'), program='exit 1', WEIGHTS=weight_file, VIT_WEIGHTS='no'
+  )
+  assert code == 2 and err.startswith("error[2]: no file VIT_WEIGHTS='no'")
+
+
 @pytest.mark.parametrize(
-  'missing, last',
+  'missing, transformer, last',
   [
-    ('cuhk02 cuhk03', ['dfh/table1', 'sweep', 'fedreidbench_journal/table2']),
-    ('cuhk02', ['dfh/table1', 'dfh/table3', 'fedreidbench_journal/table2']),
-    ('', ['dfh/table1', 'dfh/table3', 'fedreidbench_journal/table2']),
+    (
+      *('cuhk02 cuhk03', ''),
+      ['dfh/table1', 'sweep', 'fedreidbench_journal/table2'],
+    ),
+    ('cuhk02', '', DFH),
+    ('', '', DFH),
+    ('', 'a vit.pth', [*DFH, *PROTOCOLS]),
   ],
 )
 def test_the_commands_follow_from_the_data_sets(
-  script, tmp_path, missing, last
+  script, tmp_path, missing, transformer, last
 ):
   weight_file, calls = tmp_path / 'a b.pth', tmp_path / 'calls'
   weight_file.touch()
+  vit = tmp_path / transformer if transformer else ''
+  if vit:
+    vit.touch()
   found = []
   for _ in range(2):  # the same command resumes
     calls.write_text('')
@@ -148,7 +166,7 @@ def test_the_commands_follow_from_the_data_sets(
       *('root', tmp_path / 'w x', 'model.dtype=bfloat16'),
       program=RECORDER,
       **{'WEIGHTS': weight_file, 'CALLS': calls, 'MISSING': missing},
-      SEEDS='0,1',
+      **{'SEEDS': '0,1', 'VIT_WEIGHTS': vit},
     )
     assert (code, err) == (0, ''), out + err
     found.append(calls.read_text())
@@ -158,6 +176,7 @@ def test_the_commands_follow_from_the_data_sets(
   assert ['import-weights', str(weight_file)] in [x[:2] for x in words]
   prepared = [x[2] for x in words if x[:2] == ['data', 'prepare']]
   names = ['market1501', 'msmt17', 'cuhk03:query=last', 'cuhk02']
+  names += ['cuhk03-np:boxes=labeled'] * bool(vit)
   assert prepared == [
     f'--dataset={name}'
     for name in names
@@ -170,8 +189,9 @@ def test_the_commands_follow_from_the_data_sets(
   assert [f.get('--table', 'sweep') for f in flags] == last
   for run, flag in zip(runs, flags, strict=True):
     assert flag['--seeds'] == '0,1'
+    file = 'a vit' if flag.get('--table') in PROTOCOLS else 'a b'
     fields = [
-      f"model.pretrained='{work}/a b.safetensors'",
+      f"model.pretrained='{work}/{file}.safetensors'",
       'model.dtype=bfloat16',
     ]
     if run[0] == 'sweep':

@@ -18,7 +18,8 @@ MixStyle with which CCST (WACV 2023) and DACS (AAAI 2024) compare. The paper's
 mixing with domain labels takes x' from another domain than x and has no meaning
 where a client has one domain; `ccst` exchanges styles between clients. The
 defaults are those of the paper for re-identification: after the first two
-stages, with alpha 0.1.
+stages, with alpha 0.1. FedBPrompt (CVPR 2026) compares with it on a transformer
+after the positions of the patches, which is `stages = (1,)` there.
 
 Deviations from the paper: none in the equations. Deviations from the released
 code: its variance is unbiased, that of the paper and of this module biased.
@@ -51,7 +52,8 @@ class Options(Checked):
   stages: Annotated[
     tuple[int, ...],
     Range(1),
-    'stages after which styles are mixed; a block of a convnet is a stage',
+    'stages after which styles are mixed; a block of a convnet is a stage, and '
+    'a transformer has one, before its blocks',
   ] = styles.STAGES
 
 

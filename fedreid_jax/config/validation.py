@@ -282,6 +282,16 @@ def _training(c: Config) -> Iterator[Rule]:
     f'the rate is zero after round {c.optim.schedule_rounds} of {c.rounds}',
     'give at least as many rounds as the run has, or another schedule',
   )
+  amounts = (
+    *(c.augment.jitter_brightness, c.augment.jitter_contrast),
+    *(c.augment.jitter_saturation, c.augment.jitter_hue),
+  )
+  yield (
+    bool(c.augment.jitter) and not any(amounts),
+    'augment.jitter',
+    'no colour is changed',
+    'give an amount, or set it to 0',
+  )
   area = c.augment.erase_area
   yield (
     len(area) != 2 or not 0 < area[0] <= area[1] <= 1,

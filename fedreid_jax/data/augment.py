@@ -1,8 +1,8 @@
 """Transforms of images, run on the device inside the compiled step.
 
 The input is uint8. The test transform normalises it. The training transform
-enlarges, pads and crops, mirrors, changes hues, normalises, erases a rectangle
-and exchanges channels, with a key per image.
+enlarges, pads and crops, mirrors, changes colours (`data.colours`), normalises,
+erases a rectangle and exchanges channels, with a key per image.
 
 Channel exchange copies one channel of a normalised image, or its luminance, to
 all three (Ye et al., "Channel augmented joint learning for visible-infrared
@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Key, Num
 
 from fedreid_jax import errors
-from fedreid_jax.core.options import Natural, Range, Share
-from fedreid_jax.core.types import Array, Number
+from fedreid_jax.core.options import Natural, NonNegative, Range, Share
+from fedreid_jax.core.types import Array
+from fedreid_jax.data import colours
 
-LUMINANCE = (0.2989, 0.5870, 0.1140)
 Kind = Literal['exchange', 'copy', 'grey', 'adapt']
 Infrared = Literal['same', 'adapt', 'hue']
 # Weights of red, green, blue and luminance. 'adapt' is for infrared images of
@@ -45,9 +45,12 @@ _MIXES = np.stack(
   [
     np.eye(3),
     *np.repeat(np.eye(3)[:, :, None], 3, axis=2),
-    np.repeat(np.array(LUMINANCE)[:, None], 3, axis=1),
+    np.repeat(np.array(colours.LUMINANCE)[:, None], 3, axis=1),
   ]
 ).astype(np.float32)
+# The key after those that are split off for the other changes: `fold_in` with a
+# smaller number is one of these.
+JITTER = 6
 # Smallest and largest height over width of an erased rectangle.
 ERASE_ASPECT = (0.3, 1 / 0.3)
 
@@ -79,6 +82,23 @@ class Augment:
   grey: Annotated[
     Share, 'probability of conversion to grey, before normalisation'
   ] = 0.0
+  jitter: Annotated[
+    Share,
+    'probability that brightness, contrast, saturation and hue are changed, in '
+    'random order, before normalisation',
+  ] = 0.0
+  jitter_brightness: Annotated[
+    NonNegative, 'jitter: largest difference of the factor of brightness from 1'
+  ] = 0.15
+  jitter_contrast: Annotated[
+    NonNegative, 'jitter: largest difference of the factor of contrast from 1'
+  ] = 0.15
+  jitter_saturation: Annotated[
+    NonNegative, 'jitter: largest difference of the factor of saturation from 1'
+  ] = 0.1
+  jitter_hue: Annotated[
+    float, Range(0, 0.5), 'jitter: largest turn of the hue, of a circle of 1'
+  ] = 0.1
   channel: Annotated[Share, 'probability that one channel replaces all'] = 0.0
   channel_kinds: Annotated[
     Kind, 'channels that can replace all channels, including luminance'
@@ -119,7 +139,7 @@ def make(
     ConfigError: for colour changes of images without RGB channels.
   """
   fill = jnp.asarray(config.erase_fill or 0.0, jnp.float32)
-  colours = _colour_changes(config, len(mean))
+  changes = _colour_changes(config, len(mean))
 
   def test(
     images: Num[Array | np.ndarray, '*B H W ch'],
@@ -138,8 +158,20 @@ def make(
     if config.flip:
       mirror = jax.random.bernoulli(keys[1], config.flip)
       image = jnp.where(mirror, image[:, ::-1], image)
+    if config.jitter:
+      image = colours.jitter(
+        jax.random.fold_in(key, JITTER),
+        image,
+        colours.Amounts(
+          config.jitter_brightness,
+          config.jitter_contrast,
+          config.jitter_saturation,
+          config.jitter_hue,
+        ),
+        config.jitter,
+      )
     # Erasing fills after normalisation, as in the papers' code.
-    image = test(colours.before(keys[3], image, group))
+    image = test(changes.before(keys[3], image, group))
     if config.erase:
       smallest, largest = config.erase_area
       image = erase(
@@ -150,7 +182,7 @@ def make(
         (smallest, largest),
         config.erase_tries,
       )
-    return colours.after(keys[4], image, group)
+    return changes.after(keys[4], image, group)
 
   def train(
     key: Key[Array, ''],
@@ -160,7 +192,7 @@ def make(
     size = images.shape[0]
     # The key of an image depends on its place, not on the size of the batch.
     own = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(size))
-    return jax.vmap(one)(own, images, colours.groups(size, modalities))
+    return jax.vmap(one)(own, images, changes.groups(size, modalities))
 
   return Transforms(train, test)
 
@@ -251,7 +283,7 @@ def _colour_changes(config: Augment, channels: int) -> Colours:
   grey, copies = config.grey, config.copies
   laws = _laws(config)
   turns, exchanges = config.infrared == 'hue', bool((laws[:, 0] < 1).any())
-  if channels != 3 and (grey or turns or exchanges):
+  if channels != 3 and (grey or turns or exchanges or config.jitter):
     raise errors.ConfigError(
       f'colour changes of images with {channels} channels',
       'augment',
@@ -271,11 +303,11 @@ def _colour_changes(config: Augment, channels: int) -> Colours:
     hue_key, grey_key = jax.random.split(key)
     image = image.astype(jnp.float32)
     if turns:
-      turned = rotate_hue(image, jax.random.uniform(hue_key))
+      turned = colours.rotate_hue(image, jax.random.uniform(hue_key))
       image = jnp.where(group == OTHER, turned, image)
     if grey:
       happens = jax.random.bernoulli(grey_key, grey)
-      image = jnp.where(happens, luminance(image), image)
+      image = jnp.where(happens, colours.luminance(image), image)
     return image
 
   def after(key, image, group):
@@ -306,43 +338,6 @@ def exchange(
   key: Key[Array, ''], image: Float[Array, 'H W 3'], chances: Float[Array, ' 5']
 ) -> Float[Array, 'H W 3']:
   """Draws one of the five outcomes of a law for a normalised image."""
-  return _mixed(
+  return colours.mixed(
     image, jnp.asarray(_MIXES)[jax.random.choice(key, 5, p=chances)]
   )
-
-
-def luminance(image: Float[Array, '*B H W 3']) -> Float[Array, '*B H W 3']:
-  """Writes the luminance of images to all three channels."""
-  return _mixed(image, jnp.asarray(_MIXES[-1]))
-
-
-def _mixed(
-  image: Float[Array, '*B H W 3'], mix: Float[Array, '3 3']
-) -> Float[Array, '*B H W 3']:
-  # A matrix product would round a channel that this only copies.
-  red, green, blue = (image[..., k, None] * mix[k] for k in range(3))
-  return red + green + blue
-
-
-def rotate_hue(
-  image: Float[Array, 'H W 3'], turn: Number
-) -> Float[Array, 'H W 3']:
-  """Rotates the hue of an image >= 0 by `turn`, a fraction of the circle."""
-  red, green, blue = (image[..., k] for k in range(3))
-  value, lowest = image.max(axis=-1), image.min(axis=-1)
-  chroma = value - lowest
-  # Grey pixels have no chroma to divide by; their hue does not matter.
-  width = jnp.where(chroma > 0, chroma, 1.0)
-  hue = jnp.where(
-    value == red,
-    (green - blue) / width,
-    jnp.where(
-      value == green, (blue - red) / width + 2.0, (red - green) / width + 4.0
-    ),
-  )
-
-  def channel(offset):
-    place = (offset + hue + 6.0 * turn) % 6.0
-    return value - chroma * jnp.clip(jnp.minimum(place, 4.0 - place), 0.0, 1.0)
-
-  return jnp.stack([channel(5.0), channel(3.0), channel(1.0)], axis=-1)

@@ -25,6 +25,7 @@ DIVIDE_PERSONS = ('by_camera', 'iid', 'dirichlet', 'camera_independent')
 # A parameter of the neck. If it is personal, the server cannot embed images.
 NECK = 'params/neck/fc/kernel'
 RESNET_STAGES = 4
+VIT_STAGES = 1  # `models.backbones.vit` has a place before its blocks only
 
 
 class Given(NamedTuple):
@@ -80,8 +81,9 @@ def has_stages(
 ) -> Iterator[Rule]:
   """Yields the rule of a method that changes the network after some stages."""
   model = given.config.model
-  # Of the networks with such places, all others are ResNets.
-  num = len(model.features) if model.name == 'convnet' else RESNET_STAGES
+  # Of the networks with such places, all others have those of a ResNet.
+  stages_of = {'convnet': len(model.features), 'vit': VIT_STAGES}
+  num = stages_of.get(model.name, RESNET_STAGES)
   yield (
     max(stages, default=0) > num,
     f'{given.name}.{field}',

@@ -25,6 +25,8 @@ def insert(
 ) -> nn.Module:
   """Returns the network with modules between the blocks of its backbone.
 
+  A transformer has one place, for the map of its patches before its blocks.
+
   Args:
     rule: gives the module after each block; it follows those of earlier rules.
     method: name for messages.
@@ -101,7 +103,7 @@ def _check(backbone: nn.Module, method: str, resnet_only: bool) -> None:
   found = type(backbone).__name__
   is_resnet = isinstance(backbone, resnet.ResNet)
   if not (is_resnet or hasattr(backbone, 'plugins') and not resnet_only):
-    others = '' if resnet_only else 'convnet, '
+    others = '' if resnet_only else 'convnet, mobilenet_v2, vit, '
     raise errors.ConfigError(
       f'{method} cannot change a network {found}',
       'model.name',

@@ -43,6 +43,7 @@ OWN = {
   'pretrain': f'{TINY},data.sources=("plaza","campus","station")',
   # The means of the last stage, which is not to be mixed, are the feature.
   'mixstyle': 'rounds=24,model.features=(16,32,32)',
+  'crossstyle': 'rounds=24,model.features=(16,32,32)',
   # Noise, and images in another style, take longer.
   'fedsr': f'rounds=20,{TINY}',
   'dacs': f'rounds=12,{TINY},{TWO}',

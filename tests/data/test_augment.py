@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data import augment
+from fedreid_jax.data import augment, colours
 
 AREA = (0.02, 0.4)
 KEY = jax.random.key(0)
@@ -200,7 +200,7 @@ def test_laws_change_no_other_random_number():
   without = transforms(pad=2, flip=0.5, erase=0.5)
   np.testing.assert_allclose(
     with_law.train(KEY, images),
-    jax.jit(augment.luminance)(without.train(KEY, images)),
+    jax.jit(colours.luminance)(without.train(KEY, images)),
     rtol=1e-5,
     atol=1e-6,
   )
@@ -230,7 +230,7 @@ def test_hues_are_rotated_as_by_colorsys(turn):
     h, s, v = colorsys.rgb_to_hsv(*image[at])
     expected[at] = colorsys.hsv_to_rgb((h + turn) % 1, s, v)
   np.testing.assert_allclose(
-    jax.jit(augment.rotate_hue)(image.astype(np.float32), turn),
+    jax.jit(colours.rotate_hue)(image.astype(np.float32), turn),
     expected,
     atol=1e-5,
   )

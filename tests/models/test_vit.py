@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 import torch_backbones
+from flax import linen as nn
 
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import trees
@@ -105,6 +106,56 @@ def test_embeddings_of_cameras_are_added_to_all_tokens():
     np.testing.assert_allclose(found[row], evaluated(moved)[row], atol=1e-5)
   np.testing.assert_allclose(found[2:], plain[2:], atol=1e-5)
   assert abs(found[:2] - plain[:2]).max() > 1e-3
+
+
+class Shifted(nn.Module):
+  """A module of a component: adds an array to maps in training."""
+
+  array: np.ndarray
+  __hash__ = object.__hash__
+
+  @nn.compact
+  def __call__(self, x, *, train, mask=None):
+    return (x + self.array if train else x), {'mask': mask}
+
+
+@pytest.mark.usefixtures('two_blocks')
+@pytest.mark.parametrize(
+  'options', [vit.Options(stride=6), vit.Options(registers=2, prompts=3)]
+)
+def test_modules_are_inserted_after_the_positions_of_patches(options):
+  """An added map is one of other positions, but for the class token."""
+  rng = np.random.default_rng(0)
+  images = np.float32(rng.normal(size=(2, 64, 32, 3)))
+  plain = vit.ViT(options)
+  variables = compiled.init(plain, images, train=False)
+  rows = 10 if options.stride else 8
+  added = rng.normal(size=(rows, rows // 2, 64)).astype('f4')
+  places = []
+
+  def rule(*place):
+    places.append(place)
+    return Shifted(added, name='shifted')
+
+  network = plain.clone(plugins=(rule,))
+  names = jax.tree.structure(compiled.init(network, images, train=False))
+  assert names == jax.tree.structure(variables)
+  assert {*places} == {(1, 0, 1, 64)}
+  arrays = {'mask': np.array([True, False])}
+  found, extras = compiled.apply(
+    network, variables, images, arrays=arrays, train=True
+  )
+  np.testing.assert_array_equal(extras['mask'], arrays['mask'])
+  moved = variables['params']['pos_embed'].copy()
+  moved[:, 1:] += added.reshape(1, -1, 64)
+  params = {**variables['params'], 'pos_embed': moved}
+  expected, none = compiled.apply(plain, {'params': params}, images, train=True)
+  np.testing.assert_allclose(found, expected, atol=1e-4)
+  assert none == {}
+  tested = compiled.apply(network, variables, images, train=False)[0]
+  before = compiled.apply(plain, variables, images, train=False)[0]
+  np.testing.assert_array_equal(tested, before)
+  assert abs(found - tested).max() > 0.1
 
 
 def configured(*recipe):

@@ -16,7 +16,9 @@ tokens before each block (`prompts`, VPT-deep), which are trained alone with
 (ICLR 2024), insert learned tokens without a position behind the class token
 (`registers`). Siméoni et al., "DINOv3" (2025), rotate queries and keys by the
 place of their patch in the image in place of learned positions (`rope`), and
-their keys have no bias. The feature is the normalised class token, so that
+their keys have no bias. Components insert modules for the map of the patches
+after their positions, the end of the only stage (`models.changes`); the class
+token keeps its values. The feature is the normalised class token, so that
 pooling has one position to pool. There is no batch normalisation: clients share
 no running statistics.
 
@@ -40,11 +42,12 @@ from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array
 from fedreid_jax.models.forward import ForwardCtx
-from fedreid_jax.models.layers import body_prompts
+from fedreid_jax.models.layers import body_prompts, inserted
 from fedreid_jax.models.options import Model
 
 EPSILON = 1e-6
 CLIP_EPSILON = 1e-5  # of all its layers, and of those of DINOv3
+PLACE = (1, 0, 1)  # stage, block and blocks of the stage of the plug-ins
 LONGEST = 100.0  # period of the slowest rotation; a side of the image is 2
 
 
@@ -312,10 +315,13 @@ class ViT(nn.Module):
   Attributes:
     options: of the transformer.
     dtype: type of the computation; the residual stream has it too.
+    plugins: gives modules for the map of patches after their positions, as
+      those of the only stage of one block.
   """
 
   options: Options = Options()
   dtype: Any = jnp.float32
+  plugins: tuple[inserted.Rule, ...] = ()
 
   @nn.compact
   def __call__(
@@ -323,7 +329,8 @@ class ViT(nn.Module):
     x: Float[Array, 'B H W ch'],
     ctx: ForwardCtx,
   ) -> tuple[Float[Array, 'B 1 1 D'], dict]:
-    """Maps `[B, H, W, ch]` to (`[B, 1, 1, D]`, no extras)."""
+    """Maps `[B, H, W, ch]` to (`[B, 1, 1, D]`, extras of the plug-ins)."""
+    extras: dict = {}
     size = SIZES[self.options.size]
     stride = self.options.stride or size.patch
     x = nn.Conv(
@@ -345,6 +352,11 @@ class ViT(nn.Module):
     else:
       positions = self.param('pos_embed', _INIT, (1, *tokens.shape[1:]))
       tokens = tokens + positions.astype(tokens.dtype)
+    if self.plugins:
+      maps = tokens[:, 1:].reshape(x.shape)
+      maps = inserted.after(self.plugins, PLACE, maps, ctx, extras)
+      patches = maps.reshape(tokens[:, 1:].shape)
+      tokens = jnp.concatenate([tokens[:, :1], patches], axis=1)
     if self.options.cameras:
       tokens = self._with_cameras(tokens, ctx.cameras)
     if count := self.options.registers:
@@ -363,7 +375,7 @@ class ViT(nn.Module):
       )
       tokens = self._prompted(tokens, i)
       tokens = block(tokens, by, allowed, train=ctx.train)
-    return _norm('norm', self.options)(tokens[:, :1])[:, :, None], {}
+    return _norm('norm', self.options)(tokens[:, :1])[:, :, None], extras
 
   def _learned(
     self, name: str, count: int, x: Array, init: Initializer = _INIT

@@ -1,9 +1,10 @@
 """Modules that change the style of maps after a stage.
 
 The style of an image is the mean and the standard deviation of each channel of
-its maps. `MixStyle` mixes the styles of the images of a batch, and
-`StyleTransfer` gives images a style that the caller chooses. Both leave maps as
-they are in evaluation, and have no parameters.
+its maps. `MixStyle` mixes the styles of the images of a batch, `CrossStyle`
+exchanges them, and `StyleTransfer` gives images a style that the caller
+chooses. `MixStyle` and `CrossStyle` leave maps as they are in evaluation. None
+has parameters.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from fedreid_jax.models.layers import inserted, norm
 # MixStyle: of the paper, and its places in networks for re-identification.
 ALPHA, PROBABILITY, STAGES = 0.1, 0.5, (1, 2)
 MIX_EPSILON = 1e-6  # added to a variance before its root, in MixStyle
+CROSS_EPSILON = 1e-5  # likewise, in CrossNorm
+CROSS_STAGES = (1,)
 TRANSFER_EPSILON = 1e-5  # likewise, in AdaIN and CCST
 TRANSFER_STAGE = 1
 # Name of the module of `StyleTransfer`, of its extra, and of the collection of
@@ -45,13 +48,16 @@ def restyled(
   mean: Float32[Array, 'B D'],
   std: Float32[Array, 'B D'],
   epsilon: float,
+  *,
+  detached: bool = True,
 ) -> Float[Array, 'B h w D']:
   """Gives maps another style: `(x - own mean) / own std * std + mean`.
 
   The standard deviation of the maps is the root of their variance plus
-  `epsilon`. No style has a gradient.
+  `epsilon`. No style has a gradient if they are `detached`.
   """
-  own, mean, std = jax.lax.stop_gradient((own, mean, std))
+  if detached:
+    own, mean, std = jax.lax.stop_gradient((own, mean, std))
   gain = std * jax.lax.rsqrt(own.var + epsilon)
   # A gain and a shift of each channel: no other map is formed.
   shift = mean - own.mean * gain
@@ -123,6 +129,48 @@ def mixed_with(
   )
 
 
+class CrossStyle(nn.Module):
+  """Gives each image the style of another image of the batch.
+
+  Tang et al., "CrossNorm and SelfNorm for generalization under distribution
+  shifts", ICCV 2021, without crops. In training and with a probability for the
+  whole batch, with the normalised maps x^ of image i and another image j, the
+  result is `std_j x^ + mean_j`, where j is the place of i in a random
+  permutation of the real images. Without a key `dropout`, and in evaluation,
+  maps stay as they are.
+  """
+
+  probability: float = PROBABILITY  # that the styles of a batch are exchanged
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Float[Array, 'B h w D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B h w D']:
+    """Exchanges styles; padded images keep theirs, and give it to none."""
+    if not (train and self.has_rng('dropout')):
+      return x
+    keys = jax.random.split(self.make_rng('dropout'))
+    real = jnp.ones(x.shape[0], bool) if mask is None else mask
+    crossed = crossed_with(x, draw_partners(keys[0], real))
+    # Drawn for the batch, not for each image.
+    happens = jax.random.bernoulli(keys[1], self.probability)
+    return jnp.where(happens, crossed, x)
+
+
+def crossed_with(
+  x: Float[Array, 'B h w D'], partners: Int[Array, ' B']
+) -> Float[Array, 'B h w D']:
+  """Gives each image the style of its partner, with gradients of both."""
+  own = style_of(x)
+  std = jnp.sqrt(own.var + CROSS_EPSILON)
+  style = own.mean[partners], std[partners]
+  return restyled(x, own, *style, CROSS_EPSILON, detached=False)
+
+
 class StyleTransfer(nn.Module):
   """Gives images the style that the collection `styles` has, if it is given.
 
@@ -168,6 +216,20 @@ def mix_after(
     if block + 1 < num_blocks or stage not in stages:
       return None
     return MixStyle(alpha, probability, name=f'mixstyle_{stage}')
+
+  return rule
+
+
+def cross_after(
+  probability: float = PROBABILITY, stages: Sequence[int] = CROSS_STAGES
+) -> inserted.Rule:
+  """Returns a rule for `plugins`: CrossStyle ends some stages, from 1."""
+
+  def rule(stage: int, block: int, num_blocks: int, channels: int):
+    del channels
+    if block + 1 < num_blocks or stage not in stages:
+      return None
+    return CrossStyle(probability, name=f'crossstyle_{stage}')
 
   return rule
 

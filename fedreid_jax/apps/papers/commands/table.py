@@ -1,7 +1,7 @@
-"""Run a table of a paper: `fedreid table --table=l2rw/table1`.
+"""Run a table of a paper: `fedreid table l2rw/table1`.
 
   fedreid table --list                       # all tables and rows
-  fedreid table --table=dfh/table1 --preset=smoke
+  fedreid table dfh/table1 --preset=smoke    # --table=dfh/table1 is the same
   fedreid table --table=dfh/table1 --only=DFH --seeds=0,1,2
   fedreid table --table=dfh/table1 --preset=paper --root=DIR \\
     --set=model.pretrained=resnet50.safetensors
@@ -55,19 +55,20 @@ _SET = flags.DEFINE_multi_string(
 
 def main(argv: list[str]) -> None:
   """Trains the runs of a table and prints it."""
+  name = _TABLE.value
+  if name is None and len(argv) > 1:
+    name, argv = argv[1], [argv[0], *argv[2:]]
 
   def body():
     if _LIST.value:
-      return _list()
+      return _list(name)
     if run.FLAGS.config:
       raise errors.ConfigError(
         'a table has its own recipes', '--config', 'use --set=KEY=VALUE'
       )
-    if _TABLE.value not in TABLES:
-      raise errors.ConfigError(
-        f'no table {_TABLE.value!r}', '--table', 'see --list'
-      )
-    table = TABLES[_TABLE.value]
+    if name not in TABLES:
+      raise errors.ConfigError(f'no table {name!r}', '--table', 'see --list')
+    table = TABLES[name]
     parsing.check_once(_SET.value, '--set')
     folder = Path('runs', 'tables').absolute()
     if run.FLAGS.workdir:
@@ -105,9 +106,9 @@ def _train(table: declare.Table, folder: Path) -> None:
     pictures.write(table, _PRESET.value, found, path, picture)
 
 
-def _list() -> None:
+def _list(name: str | None) -> None:
   for table in TABLES.values():
-    if _TABLE.value not in (None, table.id):
+    if name not in (None, table.id):
       continue
     print(f'{table.id}  {table.title}')
     for label in dict.fromkeys(row.label for row in table.rows):

@@ -41,6 +41,7 @@ class Row:
     starts_from: label of an earlier row; a run starts from the finished run of
       that row with the same seed.
     factors: values of the fields of a sweep, as text.
+    shown: names of the targets that the table shows, by preset; by default all.
   """
 
   label: str
@@ -54,6 +55,7 @@ class Row:
   )
   starts_from: str = ''
   factors: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  shown: Changes = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +215,13 @@ def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
   """Selects the lines of the models of a table and adds published numbers."""
   kept = []
   for line in lines:
-    rows = [r for r in table.rows if r.label == line.label and _is_of(r, line)]
+    rows = [
+      row
+      for row in table.rows
+      if row.label == line.label
+      and _is_of(row, line)
+      and line.target in (_of(row.shown, preset) or (line.target,))
+    ]
     numbers = dict(line.numbers)
     for row in rows:
       # Published numbers are of published data, which only this preset has.

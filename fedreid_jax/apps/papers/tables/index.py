@@ -3,6 +3,7 @@
 from fedreid_jax.apps.papers.tables import (
   declare,
   dfh,
+  feddg,
   fedreid,
   fedreidbench,
   fedreidbench_journal,
@@ -10,7 +11,9 @@ from fedreid_jax.apps.papers.tables import (
   others,
 )
 
-PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid, others)
+PAPERS = (
+  *(dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid, feddg, others),
+)
 TABLES = {table.id: table for paper in PAPERS for table in paper.TABLES}
 _CLAIMS: tuple[declare.Claim, ...] = (
   *(*dfh.CLAIMS, *fedreidbench.CLAIMS),
