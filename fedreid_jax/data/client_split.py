@@ -188,6 +188,7 @@ def make_clients(
   *,
   num_clients: int,
   concentration: float,
+  undivided: Sequence[str] = (),
 ) -> tuple[ClientData, ...]:
   """Splits the images of domains into clients, sorted by name.
 
@@ -202,7 +203,11 @@ def make_clients(
   client, so that identities of different clients share labels, and 'global'
   numbers the identities of all domains.
 
+  Args:
+    undivided: names of domains that are one client each.
+
   Raises:
+    ConfigError: if none of several domains has a name in `undivided`.
     DataError: if a domain has no images or too few, if names of clients are not
       unique or have the same hash, or if several domains are given for a split
       of one domain.
@@ -213,6 +218,7 @@ def make_clients(
     space = 'all' if labels == 'global' else 'own'
   domains = sorted(domains, key=lambda d: d.name)
   _check_domains(domains, split)
+  _check_undivided(undivided, [domain.name for domain in domains])
   sizes = [len(np.unique(d.identities)) for d in domains]
   clients, first = [], 0
   for domain, size in zip(domains, sizes, strict=True):
@@ -223,7 +229,8 @@ def make_clients(
     columns = {'own': 0, 'domain': size, 'all': sum(sizes)}[space]
     first += size
     numbered = domain._replace(identities=dense)
-    clients += [_client(part, columns) for part in divide(numbered, options)]
+    parts = whole if domain.name in undivided else divide
+    clients += [_client(part, columns) for part in parts(numbered, options)]
   if merge:
     clients = [_merged(clients)]
   clients.sort(key=lambda c: c.name)
@@ -282,6 +289,15 @@ def _check_domains(domains: Sequence[Images], split: str) -> None:
       'data.sources',
       'list only one domain',
     )
+
+
+def _check_undivided(undivided: Sequence[str], names: Sequence[str]) -> None:
+  for name in undivided:
+    # A real site knows its own domain only.
+    if len(names) > 1 and name not in names:
+      raise errors.ConfigError(
+        f'no domain {name!r}', 'data.undivided', errors.one_of(name, names)
+      )
 
 
 def _one_space(

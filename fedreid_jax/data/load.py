@@ -84,6 +84,7 @@ def divided(config: Data, domains: Sequence[Images]) -> tuple[ClientData, ...]:
     config.labels,
     num_clients=config.num_clients,
     concentration=config.concentration,
+    undivided=config.undivided,
   )
   people = poison.poison(
     people,

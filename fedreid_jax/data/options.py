@@ -46,6 +46,11 @@ class Data:
     'split of the images over clients; iid and dirichlet split one domain over '
     'num_clients, camera_ and entity_ are visible-infrared',
   ] = 'by_dataset'
+  undivided: Annotated[
+    tuple[str, ...],
+    'by_camera, by_identity: domains that are one client each, as a source '
+    'beside the cameras of another domain',
+  ] = ()
   num_clients: Annotated[Positive, 'iid, dirichlet: number of clients'] = 4
   concentration: Annotated[
     float,

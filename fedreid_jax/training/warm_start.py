@@ -40,9 +40,11 @@ def states(
   parameters of a client start from the model of the client of this name there,
   which consists of the server's leaves and the client's leaves. If there was no
   such client, or it had another number of identities, they start from the
-  server's model where they were shared, and else from new random values.
-  Prompts and matrices that the other run has not (`tuning.may_be_new`) start as
-  in a run without another one.
+  server's model where they were shared, and else from new random values. A
+  classifier has as many columns as the client with the most identities, so that
+  those beyond the client's own are cut or added. Prompts and
+  matrices that the other run has not (`tuning.may_be_new`) start as in a run
+  without another one.
 
   Args:
     frozen: names of the parameters that are constants of the network, which
@@ -90,6 +92,7 @@ def states(
       leaves = {n: x[groups[k]] for n, x in shared.items()}
       leaves = new | without(leaves | personal.get(k, {}))
       _check_whole(leaves, setup.variables, client.name, folder)
+      leaves |= _of_columns(leaves, setup.variables, client.num_identities)
     else:
       known = without(_known_to_all(server.shared, shared, groups))
       leaves = new | started | known
@@ -188,6 +191,21 @@ def _known_to_all(wanted: Flat, shared: Flat, groups) -> Flat:
   # The columns of that run's classifier are other persons.
   _, rest = trees.split(leaves, build.CLASSIFIER)
   return rest
+
+
+def _of_columns(leaves: Flat, wanted: Flat, num: int) -> Flat:
+  """Classifiers with the columns of this run, `num` of which are identities."""
+
+  def fitted(name: str, leaf: np.ndarray) -> np.ndarray:
+    found = np.array(wanted[name])
+    if found.shape == leaf.shape or found.shape[:-1] != leaf.shape[:-1]:
+      return leaf
+    # Other columns are never used.
+    found[..., :num] = leaf[..., :num]
+    return found
+
+  classifiers, _ = trees.split(leaves, build.CLASSIFIER)
+  return {n: fitted(n, x) for n, x in classifiers.items() if n in wanted}
 
 
 def _say_new(name: str, new: Iterable[str], say: Callable[[str], None]):

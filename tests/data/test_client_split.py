@@ -363,3 +363,34 @@ def test_tasks_a_published_data_set_has_no_test_for(minis, tmp_path):
     load.load(ranked)
   with pytest.raises(errors.ConfigError, match='one domain'):
     load.load(published(tmp_path, sources=('market1501',)))
+
+
+def test_an_undivided_domain_is_one_client_beside_cameras():
+  found = client_split.make_clients(
+    [domain('a'), domain('b')],
+    'by_camera',
+    0,
+    num_clients=4,
+    concentration=0.5,
+    undivided=('a',),
+  )
+  assert [c.name for c in found] == ['a', 'b.camera0', 'b.camera1']
+  assert found[0].labels.tolist() == [1, 1, 0, 0, 0]
+  assert [c.num_identities for c in found] == [2, 2, 2]
+
+
+def test_an_undivided_domain_that_nobody_has():
+  def split(*domains):
+    return client_split.make_clients(
+      domains,
+      'by_camera',
+      0,
+      num_clients=4,
+      concentration=0.5,
+      undivided=('c',),
+    )
+
+  with pytest.raises(errors.ConfigError, match="no domain 'c'"):
+    split(domain('a'), domain('b'))
+  # A real site knows its own domain only.
+  assert len(split(domain('a'))) == 2

@@ -174,6 +174,22 @@ def test_clients_that_were_not_there_have_new_heads(
   assert out.count('starts with new params/classifier') == 2
 
 
+def test_a_classifier_may_have_fewer_columns_there(
+  make_setup, clients, tmp_path
+):
+  """Another client has more identities, so that all have more columns."""
+  shared, personal = left_by(tmp_path, *make_setup('fedpav'))
+  chosen = (*clients, toy.toy_client('elm', 9, 5))
+  setup, server, fresh = make_setup('fedpav', chosen=chosen)
+  server, began = begun(setup, server, tmp_path)
+  toy.assert_equal_trees(jax.device_get(server.shared), shared)
+  for leaf, values in began.personal.items():
+    assert values.shape[-1] == 5 and personal[leaf].shape[-1] == 3
+    for k in range(len(clients)):
+      np.testing.assert_array_equal(values[k][..., :3], personal[leaf][k])
+    np.testing.assert_array_equal(values[-1], fresh.personal[leaf][-1])
+
+
 def test_alone_from_a_federation_of_others(make_setup, tmp_path):
   """What was shared there is where a new client starts, but the classifier."""
   shared, _ = left_by(tmp_path, *make_setup('fedavg'))

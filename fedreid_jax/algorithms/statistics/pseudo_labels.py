@@ -130,31 +130,42 @@ def make(name: str, scheme: Scheme) -> Component:
   return _component(name, scheme, np.ones(1, bool))._replace(bind=bind)
 
 
-def _component(name: str, scheme: Scheme, unlabelled: np.ndarray) -> Component:
-  def without_labels(ctx: Any) -> Array:
+def without_labels(unlabelled: np.ndarray) -> Callable[[Any], Array]:
+  """Returns `(context) -> whether its client has no labels`, bool.
+
+  Args:
+    unlabelled: whether each client has no labels, bool `[N]`.
+  """
+
+  def is_without(ctx: Any) -> Array:
     # An empty lane has the index -1. A real site has its number in the
     # federation, and is the only client that it knows.
     row = jnp.clip(ctx.task.index, 0, len(unlabelled) - 1)
     return jnp.asarray(unlabelled)[row] & (ctx.task.index >= 0)
 
+  return is_without
+
+
+def _component(name: str, scheme: Scheme, unlabelled: np.ndarray) -> Component:
+  is_without = without_labels(unlabelled)
   early: tuple[Property, ...] = ('before_first_round',) * scheme.before
   return Component(
     name,
     client=ClientHooks(
-      init=_no_clusters,
-      loss=functools.partial(_contrast, scheme, without_labels),
+      init=no_clusters,
+      loss=functools.partial(_contrast, scheme, is_without),
       post_step=functools.partial(_remember, scheme),
       data_pass=DataPass(
         functools.partial(_no_features, scheme),
         functools.partial(_add_features, scheme),
       ),
-      round_end=functools.partial(_cluster, scheme, without_labels),
+      round_end=functools.partial(_cluster, scheme, is_without),
     ),
     properties=('pseudo_labels', *early),
   )
 
 
-def _no_clusters(key: Array, variables: Flat) -> Clusters:
+def no_clusters(key: Array, variables: Flat) -> Clusters:
   """Every image is a cluster of its own, with an empty memory."""
   del key
   empty = memory.empty(variables)
@@ -163,20 +174,20 @@ def _no_clusters(key: Array, variables: Flat) -> Clusters:
 
 def _contrast(
   scheme: Scheme,
-  without_labels: Callable[[Any], Array],
+  is_without: Callable[[Any], Array],
   variables: Flat,
   state: Clusters,
   ctx: LossCtx,
 ) -> tuple[Array, Metrics]:
   del variables
-  labels, counts, used = _of_batch(state, ctx)
+  labels, counts, used = of_batch(state, ctx)
   logits = memory.scores(
     state.memory, ctx.outputs.embedding, used, counts, scheme.temperature
   )
   value = identity.cross_entropy(logits, labels, counts)
   # The step has added the loss for indices of images in place of persons.
   plain, _ = ctx.objective(ctx.outputs, ctx.batch)
-  hidden = without_labels(ctx)
+  hidden = is_without(ctx)
   share = identity.masked_mean(counts.astype(jnp.float32), ctx.batch.valid)
   found = {
     'contrast': value,
@@ -190,7 +201,7 @@ def _contrast(
   )
 
 
-def _of_batch(state: Clusters, ctx: LossCtx) -> tuple[Array, Array, Array]:
+def of_batch(state: Clusters, ctx: LossCtx) -> tuple[Array, Array, Array]:
   """Clusters of a batch, whether each row counts, and used rows of the memory.
 
   The label of an image without a cluster is 0.
@@ -204,7 +215,7 @@ def _of_batch(state: Clusters, ctx: LossCtx) -> tuple[Array, Array, Array]:
 
 
 def _remember(scheme: Scheme, state: Clusters, ctx: LossCtx) -> Clusters:
-  labels, counts, _ = _of_batch(state, ctx)
+  labels, counts, _ = of_batch(state, ctx)
   moved = memory.remember(
     state.memory, ctx.outputs.embedding, labels, counts, scheme.momentum
   )
@@ -228,7 +239,7 @@ def _add_features(
 
 def _cluster(
   scheme: Scheme,
-  without_labels: Callable[[Any], Array],
+  is_without: Callable[[Any], Array],
   state: Clusters,
   ctx: RoundEndCtx,
 ) -> tuple[Clusters, tuple[()]]:
@@ -243,4 +254,4 @@ def _cluster(
 
   # A client with labels skips the distances of all pairs, if clients run one
   # after another.
-  return jax.lax.cond(without_labels(ctx), cluster, keep, state), ()
+  return jax.lax.cond(is_without(ctx), cluster, keep, state), ()

@@ -16,9 +16,10 @@ from fedreid_jax.apps.papers.tables import (
   fedreidbench,
   fedreidbench_journal,
   l2rw,
+  others,
 )
 
-PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid, feddg)
+PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid, feddg, others)
 TABLES = [t for paper in PAPERS for t in paper.TABLES]
 BY_ID = {table.id: table for table in TABLES}
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -30,9 +31,8 @@ def line(label, target, model='global', kind='last', **numbers):
 
 def test_names_of_tables_are_unique():
   assert len(BY_ID) == len(TABLES)
-  papers = {'fedreidbench', 'fedreidbench_journal', 'fedreid', 'l2rw'}
-  found = {t.id.partition('/')[0] for t in TABLES}
-  assert found == papers | {'dfh', 'feddg'}
+  papers = {paper.__name__.rpartition('.')[2] for paper in PAPERS}
+  assert {t.id.partition('/')[0] for t in TABLES} == papers
   kinds = ('last', 'best', 'best_three')
   assert all(t.rows and t.kind in kinds for t in TABLES)
   for table in TABLES:

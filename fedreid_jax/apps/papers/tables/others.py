@@ -1,4 +1,4 @@
-"""Claims about methods of other papers.
+"""Claims about methods of other papers, and a table of adaptation.
 
 No paper has tried these methods in this setting, so that no published figure
 can be compared: the statements are those of the methods' papers, about other
@@ -9,15 +9,17 @@ import functools
 from collections.abc import Callable
 
 from fedreid_jax.apps.papers.tables.declare import (
+  ALL,
   ROUTES,
   Arm,
   Claim,
   NearClaim,
+  Row,
   SideClaim,
+  Table,
 )
 from fedreid_jax.apps.papers.tables.dfh import BASE, DFH
 
-TABLES = ()
 NO_FIGURE = 'no figure for this setting'
 # The base has the loss of DFH. The first three methods are compared in their
 # papers with plain training, and DACS with FedPav.
@@ -37,6 +39,65 @@ CONVNET = 'fedpav:trial,'
 VIT = f'{CONVNET}model.name=vit,model.pretrained=vit-synthetic,'
 FULL = Arm(f'{CONVNET}optim.lr=0.1')
 FULL_VIT = Arm(f'{VIT}optim.lr=0.05')
+
+
+# Cameras without labels that adapt the model of a source. All rows have the
+# network and the optimiser of the recipe of Fed-Protoid.
+ADAPTATION = 'configs/fed_protoid.py'
+# A source, and the domain whose cameras adapt.
+DOMAINS = {'synthetic': ('plaza', 'mall'), 'paper': ('msmt17', 'market1501')}
+AS_IT_IS = 'No adaptation'
+SOURCE_ONLY = (
+  *('components=("fedpav",)', 'data.unlabelled=()', 'data.undivided=()'),
+  'data.client_split=by_dataset',
+)
+CAMERAS_ONLY = (
+  *('components=("fedpav","cluster_contrast")', 'data.undivided=()'),
+  'data.unlabelled=("all",)',
+)
+# Training from random weights, where the recipe adapts a trained model.
+FROM_NOTHING = (
+  *('optim.name=sgd', 'optim.lr=0.05', 'local.batch=32', 'rounds=15'),
+  *('optim.schedule=step', 'optim.milestones=(0.5,0.75)'),
+)
+
+
+def _of_domain(number: int, *more: str) -> dict[str, tuple[str, ...]]:
+  """Changes that keep one of the domains, and more changes of all presets."""
+  own = {k: (f'data.sources={(x[number],)!r}',) for k, x in DOMAINS.items()}
+  return own | {ALL: more}
+
+
+def _source(*more: str) -> dict[str, tuple[str, ...]]:
+  own = _of_domain(0, *SOURCE_ONLY, *more)
+  return own | {'synthetic': (*own['synthetic'], *FROM_NOTHING)}
+
+
+def _clusters() -> dict[str, tuple[str, ...]]:
+  own = _of_domain(1, *CAMERAS_ONLY)
+  neighbours = (
+    *('cluster_contrast.k1=10', 'cluster_contrast.k2=3'),
+    'cluster_contrast.min_samples=2',
+  )
+  return own | {'synthetic': (*own['synthetic'], *neighbours)}
+
+
+TABLES = (
+  Table(
+    'others/adaptation',
+    'adapting a model to cameras without labels',
+    (
+      Row(AS_IT_IS, ADAPTATION, _source()),
+      Row('Target moments', ADAPTATION, _source(MOMENTS)),
+      Row('Cluster Contrast', ADAPTATION, _clusters(), starts_from=AS_IT_IS),
+      Row('Fed-Protoid', ADAPTATION, starts_from=AS_IT_IS),
+    ),
+    setting={'synthetic': ('rounds=10',)},
+    baseline=AS_IT_IS,
+    note='Queries and gallery are other persons of the domain whose cameras '
+    'adapt.',
+  ),
+)
 
 
 def _changed(arm: Arm, change: str) -> Arm:
