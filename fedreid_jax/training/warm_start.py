@@ -67,6 +67,7 @@ def states(
       k = host['clients'].index(client.name)
       leaves = {n: x[groups[k]] for n, x in shared.items()}
       leaves |= personal.get(k, {})
+      leaves = _padded(leaves, setup.variables, client.num_identities)
       _check_whole(leaves, setup.variables, client.name, folder)
     else:
       leaves = started | _known_to_all(server.shared, shared, groups)
@@ -78,6 +79,23 @@ def states(
   started_server, _ = setup.rounds.init(setup.variables | started)
   setup.rounds.start_from(clients, own)
   return started_server
+
+
+def _padded(leaves: Flat, variables: Flat, columns: int) -> Flat:
+  """Gives the classifier of a client the padding of this run.
+
+  A classifier has as many columns as the client with most identities, which may
+  be none of the other run's.
+  """
+  heads, rest = trees.split(leaves, build.CLASSIFIER)
+  for name, head in heads.items():
+    wanted = variables.get(name)
+    if wanted is None or not head.ndim or head.shape == wanted.shape:
+      continue
+    if head.shape[:-1] == wanted.shape[:-1]:
+      own = head[..., :columns]
+      heads[name] = np.concatenate([own, wanted[..., columns:]], axis=-1)
+  return heads | rest
 
 
 def _same_world(trained: str, tested: str) -> bool:
