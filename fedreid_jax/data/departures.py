@@ -7,7 +7,8 @@ part of a domain can only be removed after the division, which keeps the images
 of the other parts. Tests and public images stay as they are.
 """
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool
@@ -17,6 +18,7 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.data.federation import Images
 
 FIELD = 'data.without'
+FEW = 8  # persons whom an error lists
 
 
 def of_domains(
@@ -102,11 +104,11 @@ def full_name(domains: Sequence[Images], person: str) -> str:
       f'give those who are meant: {every}',
     )
   if not found:
-    known = [f'{one.name}/{name}' for one in domains for name in _numbers(one)]
+    known = {name: one.name for one in domains for name in _numbers(one)}
     raise errors.ConfigError(
       f'no person {person!r} in the training images',
       '--identity',
-      _near(person, known),
+      _near(person, list(known), known),
     )
   return f'{found[0]}/{person}'
 
@@ -153,13 +155,19 @@ def _parsed(
   return persons, tuple(unknown)
 
 
-def _near(person: str, known: list[str]) -> str:
-  """The remedy for an unknown person: similar names, or a few of all."""
-  near = errors.one_of(person, known)
-  if near.startswith('did'):
-    return near
-  more = ', ...' if len(known) > 8 else ''
-  return f'there are {", ".join(known[:8])}{more}'
+def _near(
+  person: str, known: list[str], domains: Mapping[str, str] | None = None
+) -> str:
+  """The remedy for an unknown person: a similar name, or a few of all."""
+
+  def shown(name: str) -> str:
+    return f'{domains[name]}/{name}' if domains else name
+
+  near = difflib.get_close_matches(person, known, 1)
+  if near:
+    return f'did you mean {shown(near[0])}?'
+  more = ', ...' if len(known) > FEW else ''
+  return f'there are {", ".join(map(shown, known[:FEW]))}{more}'
 
 
 def _empty() -> errors.ConfigError:

@@ -339,7 +339,7 @@ def _plant(left: Left, into: Path, began: Start) -> None:
   kept = replace(server, groups=groups)
   clients = jax.tree.map(lambda leaf: leaf[rows], found)
   config = left.rest
-  progress = monitor.Progress()
+  progress = monitor.Progress(began.step)
   own = {
     'source': versions.resolve(config.data.source),
     'sources': list(config.data.sources or left.others.sources),
@@ -358,6 +358,8 @@ def _plant(left: Left, into: Path, began: Start) -> None:
     ):
       report.describe(config, after, record, into, b'')
       atomic.write_text(into / recorder.METRICS, '')
+      claim = after.guarantee.statement(began.step)
+      record.results(report.results(config, progress, seconds, claim))
       own |= {sealed.FILES: record.files()} | progress.to_host(seconds)
       made = checkpoint.Checkpoints(into, run_files.digests(resolved))
       made.save(began.step, kept, clients, own, None)

@@ -108,8 +108,10 @@ class Models(NamedTuple):
     return {RUN: self.run, JUDGED: self.judged, NEVER: self.never}
 
 
-Scores = dict[str, Float[np.ndarray, ' P']]  # by model
-Sides = tuple[Scores, Scores]  # of the departed and of the others
+# Scores by model.
+Departed = dict[str, Float[np.ndarray, ' P']]
+Others = dict[str, Float[np.ndarray, ' Q']]
+Sides = tuple[Departed, Others]
 
 
 def groups(left: Left) -> tuple[Group, ...]:
@@ -309,8 +311,8 @@ def _sides(
   models: Models,
   scores: Callable[[LoadedRun, Group], np.ndarray],
 ) -> Sides:
-  inside: Scores = {}
-  outside: Scores = {}
+  inside: Departed = {}
+  outside: Others = {}
   for name, model in models.named().items():
     found = [scores(model, group) for group in asked]
     cut = [group.departed for group in asked]

@@ -31,6 +31,7 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 
+LONGEST = 60  # letters of the names in the name of a folder
 _CLIENT = flags.DEFINE_multi_string(
   'client', [], 'Client that leaves: its name, or that of its domain.'
 )
@@ -81,7 +82,7 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.training import forgetting
 
     left = forgetting.leave(workdir, config, _CLIENT.value, _IDENTITY.value)
-    into = _into(workdir)
+    into = _into(workdir, left.new)
     forgetting.check_into(left, into)
     asked: Any = ()
     if _JUDGE.value:
@@ -106,11 +107,20 @@ def main(argv: list[str]) -> None:
   run.guarded(argv, body)
 
 
-def _into(workdir: Path) -> Path:
+def _into(workdir: Path, names: tuple[str, ...]) -> Path:
   if _INTO.value:
     return Path(_INTO.value).expanduser().absolute()
-  names = '-'.join((*_CLIENT.value, *_IDENTITY.value)).replace('/', '-')
-  return workdir.with_name(f'{workdir.name}-without-{names}')
+  return _without(workdir, names)
+
+
+def _without(workdir: Path, names: tuple[str, ...]) -> Path:
+  """The folder `RUN-without-NAME`, beside that of the run."""
+  from fedreid_jax.config import parsing
+
+  text = '-'.join(names).replace('/', '-')
+  if len(text) > LONGEST:  # a file system has a limit
+    text = f'{len(names)}-{parsing.digest(names)}'
+  return workdir.with_name(f'{workdir.name}-without-{text}')
 
 
 def _of_start(began: Any) -> str:
@@ -178,7 +188,9 @@ def _models(left: Any, into: Path) -> Any:
   from fedreid_jax.apps.audit import forgotten
   from fedreid_jax.training import loaded_run, loop
 
-  runs = into.with_name(f'{into.name}-judge')
+  # Another result of the same request is judged with the same runs.
+  runs = _without(left.workdir, left.new)
+  runs = runs.with_name(f'{runs.name}-judge')
 
   def trained(config: Any, name: str) -> Any:
     print(f'trains {runs.name}/{name}', flush=True)
