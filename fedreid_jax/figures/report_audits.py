@@ -181,6 +181,8 @@ def _forget(entries: Entries) -> str:
     return f'The model has the bits of a run that never had {names}.'
   parts = []
   for attack, one in entries['found'].items():
+    if one['failed']:
+      continue
     areas = {name: 100 * each['auc'] for name, each in one['found'].items()}
     parts.append(
       f'by {attack} those who left are told from others in '

@@ -119,6 +119,7 @@ def test_membership_becomes_a_sentence(tmp_path):
 def test_those_who_left_become_a_sentence(tmp_path):
   areas = {'the run': 0.93, 'judged': 0.88, 'never had them': 0.39}
   one = {'found': {name: {'auc': area} for name, area in areas.items()}}
+  one['failed'] = []
   entries = {'valid': True, 'without': ['mall/3'], 'same_bits': False}
   write(tmp_path, 'forget', entries | {'found': {'membership': one}})
   words = report_audits.sentences(tmp_path)['forget']

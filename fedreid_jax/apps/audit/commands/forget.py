@@ -15,9 +15,9 @@ the models of the run are trained for N more rounds without the departed, which
 costs less and proves nothing by itself.
 
 `--judge` attacks the run, the result, and a run that never had the departed by
-membership and by tracing, and writes `audit-forget.json`. If a control fails,
-the figures mean nothing, and the command ends with code 4. docs/forgetting.md
-says what the figures mean, and what is not removed.
+membership and by tracing, and writes `audit-forget.json`. An attack whose
+control fails judges nothing; without any other the command ends with code 4.
+docs/forgetting.md says what the figures mean, and what is not removed.
 
 The same command goes on after an interruption.
 """
@@ -148,12 +148,15 @@ def _judge(left: Any, into: Path, asked: Any) -> None:
       found[name] = attack(asked, models, _SEED.value)
     except errors.ConfigError as error:
       refused[name] = str(error)
-      print(errors.folded(f'{name} is not judged: {error}'))
-  failed = [
-    f'{name}: {text}' for name, one in found.items() for text in one.failed
-  ]
-  for name, one in found.items():
-    print('\n'.join(forgotten.lines(name, one)))
+    else:
+      if found[name].failed:
+        refused[name] = '; '.join(found[name].failed)
+    if name in refused:
+      print(errors.folded(f'{name} is not judged: {refused[name]}'))
+    else:
+      print('\n'.join(forgotten.lines(name, found[name])))
+  valid = bool(found.keys() - refused.keys())
+  same_bits = _same_bits(models.judged, models.never)
   file = into / 'audit-forget.json'
   recorder.write_sealed(
     file,
@@ -165,19 +168,18 @@ def _judge(left: Any, into: Path, asked: Any) -> None:
       'exact': not _ROUNDS.value,
       'references': _REFERENCES.value,
       'seed': _SEED.value,
-      'valid': bool(found) and not failed,
-      'failed': failed,
-      'not_judged': refused,
+      'valid': valid,
+      'failed': [f'{name}: {text}' for name, text in refused.items()],
       'found': {name: _plain(one) for name, one in found.items()},
-      'same_bits': _same_bits(models.judged, models.never),
+      'same_bits': same_bits,
       'seconds': time.perf_counter() - start,
     },
   )
-  same = 'has' if _same_bits(models.judged, models.never) else 'has not'
+  same = 'has' if same_bits else 'has not'
   print(f'the result {same} the bits of the run that never had them')
   print(file)
-  if failed or not found:
-    reasons = failed or [f'{k}: {text}' for k, text in refused.items()]
+  if not valid:
+    reasons = [f'{name}: {text}' for name, text in refused.items()]
     raise errors.invalid_audit(reasons, file)
 
 
