@@ -230,10 +230,15 @@ def start(left: Left) -> Start:
   config = left.config
   saved = run_files.checkpoints_of(left.workdir)
   kept = [step for step in saved.steps() if 0 < step < config.rounds]
-  in_flight = config.availability.in_flight > 0
-  close = not config.execution.deterministic
-  changed = bool(_differ(load.load_saved(left.workdir), config))
-  if not kept or in_flight or close or changed or validation.is_private(config):
+  depends = (
+    config.availability.in_flight > 0
+    or not config.execution.deterministic
+    or bool(_differ(load.load_saved(left.workdir), config))
+    or validation.is_private(config)
+    # They may have read the images of everybody, or their number.
+    or any(one.bind for one in validation.load_components(config))
+  )
+  if depends or not kept:
     return Start(0)
   before = build.assemble(config, left.federation)
   after = build.assemble(left.rest, left.others)
@@ -253,14 +258,16 @@ def start(left: Left) -> Start:
 def _first_round(left: Left, before: build.Setup, after: build.Setup) -> int:
   """The first round, from 1, in which the runs have other clients or images."""
   names = [[c.name for c in one.federation.clients] for one in (before, after)]
+  # In deterministic mode nothing else depends on the order of a cohort.
+  ordered = left.config.batch_stats_rule == 'first_client'
   for number in range(left.config.rounds):
     ours, theirs = (one.rounds.cohorts.draw(number) for one in (before, after))
     own = [names[0][k] for k in ours.clients]
+    others = [names[1][k] for k in theirs.clients]
     late = ours.timed.late if ours.timed else []
     part = {*own, *(names[0][k] for k in late)}
-    if own != [names[1][k] for k in theirs.clients]:
-      return number + 1
-    if part & {*left.touched}:
+    same = own == others if ordered else sorted(own) == sorted(others)
+    if not same or part & {*left.touched}:
       return number + 1
   return left.config.rounds + 1
 

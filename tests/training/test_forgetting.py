@@ -96,6 +96,30 @@ def test_a_client_that_left_was_never_in_the_sources(finished, tmp_path):
 
 
 @pytest.mark.exact
+def test_a_client_that_joined_later_leaves_the_rounds_before(tmp_path):
+  # A round lasts as many seconds as it has steps.
+  file = tmp_path / 'times.csv'
+  lines = ['client,from_s,until_s', 'campus,0,9999', 'station,0,9999']
+  file.write_text('\n'.join([*lines, 'plaza,6,9999', '']))
+  config = toy.replaced(
+    CONFIG,
+    {
+      'fraction': 1.0,
+      'availability.file': str(file),
+      'availability.step_s': 1.0,
+      'local.steps': 3,
+    },
+  )
+  loop.train(config, tmp_path / 'run')
+  left = leave(tmp_path / 'run', clients=['plaza'])
+  began = forgetting.start(left)
+  assert (began.step, began.first) == (2, 3)
+  forgetting.replay(left, tmp_path / 'gone', began)
+  loop.train(left.rest, tmp_path / 'never')
+  toy.assert_equal_trees(states(tmp_path / 'gone'), states(tmp_path / 'never'))
+
+
+@pytest.mark.exact
 def test_a_replay_that_was_stopped_goes_on(finished, tmp_path, monkeypatch):
   left = leave(finished, persons=['plaza/2'])
   began = forgetting.start(left)
