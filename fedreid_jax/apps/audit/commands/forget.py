@@ -24,12 +24,15 @@ The same command goes on after an interruption.
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import run
+
+if TYPE_CHECKING:  # the import of all parts of a method takes a second
+  from fedreid_jax.config.configuration import Config
 
 LONGEST = 60  # letters of the names in the name of a folder
 _CLIENT = flags.DEFINE_multi_string(
@@ -194,7 +197,7 @@ def _models(left: Any, into: Path) -> Any:
   runs = _without(left.workdir, left.new)
   runs = runs.with_name(f'{runs.name}-judge')
 
-  def trained(config: Any, name: str) -> Any:
+  def trained(config: 'Config', name: str) -> Any:
     print(f'trains {runs.name}/{name}', flush=True)
     loop.train(config, runs / name)
     return loaded_run.load(config, runs / name, federation=left.others)
