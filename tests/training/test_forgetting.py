@@ -161,6 +161,34 @@ def test_more_rounds_start_from_the_models_of_the_run(finished, tmp_path):
 
 
 @pytest.mark.slow
+def test_more_rounds_without_the_largest_client(tmp_path):
+  sources = 'plaza:identities=8', 'campus', 'station'
+  fields = {'data.sources': sources, 'rounds': 1, 'fraction': 1.0}
+  loop.train(toy.replaced(CONFIG, fields), tmp_path / 'run')
+  name = json.loads((tmp_path / 'run/run.json').read_text())['clients'][1]
+  left = leave(tmp_path / 'run', clients=[name['client']])
+  forgetting.more_rounds(left, tmp_path / 'more', 1)
+  heads = [
+    run_files.checkpoints_of(tmp_path / folder).restore_models(1, True)[1]
+    for folder in ('run', 'more')
+  ]
+  leaf = 'params/classifier/kernel'
+  assert [own[0][leaf].shape[1] for own in heads] == [8, 6]
+
+
+@pytest.mark.slow
+def test_a_start_of_another_run_is_named_and_kept(finished, tmp_path):
+  fields = {'start_from': str(finished), 'rounds': 1, 'fraction': 1.0}
+  loop.train(toy.replaced(CONFIG, fields), tmp_path / 'run')
+  left = leave(tmp_path / 'run', persons=['plaza/2'])
+  assert left.rest.start_from == str(finished)
+  (text,) = forgetting.notices(left)
+  assert text.startswith(f'the run started from {finished}, whose models may')
+  results = forgetting.replay(left, tmp_path / 'gone', forgetting.start(left))
+  assert results['rounds'] == 1
+
+
+@pytest.mark.slow
 def test_who_cannot_leave(finished, tmp_path):
   for given, message in (
     ({'persons': ['9']}, "no person '9'"),
