@@ -31,6 +31,7 @@ from fedreid_jax.round.settings import Execution
 from fedreid_jax.round.timetable import Availability
 
 ClientMetrics = Literal['auto', 'lines', 'files']
+CheckpointsKept = Literal['newest', 'all']
 Tracker = Literal['csv', 'tensorboard', 'mlflow', 'wandb']
 
 
@@ -70,6 +71,13 @@ class Run:
     Positive,
     'rounds between checkpoints; the last round and signals also save one',
   ] = 5
+  checkpoints_kept: Annotated[
+    CheckpointsKept,
+    Mark.REPORTING,
+    'checkpoints that stay: the newest two and the best (newest), or also all '
+    'that are saved with this value (all), from which `fedreid forget` can '
+    'repeat rounds',
+  ] = 'newest'
   start_from: Annotated[
     str, 'work directory of a run whose last models initialise this run'
   ] = ''

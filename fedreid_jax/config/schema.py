@@ -125,7 +125,8 @@ def identity(config: 'Config | ConfigDict') -> Any:
   """Copies a configuration without the fields of `reporting`.
 
   Configurations with equal copies describe the same run. Earlier runs have no
-  options of evaluators: those with their defaults are left out.
+  options of evaluators and no fields of `Mark.LATER`: those with their defaults
+  are left out.
   """
   kept = editable(config).copy_and_resolve_references()
   with kept.unlocked():
@@ -141,7 +142,18 @@ def identity(config: 'Config | ConfigDict') -> Any:
           del kept[group][own]
         if not len(kept[group]):
           del kept[group]
+    for name, value in later().items():
+      group, _, field = name.rpartition('.')
+      values = kept[group] if group else kept
+      if field in values and values[field] == value:
+        del values[field]
   return kept
+
+
+def later() -> dict[str, Any]:
+  """Returns the defaults of the fields that `identity` leaves out with them."""
+  known = fields()
+  return {name: known[name].default for name in marked(Mark.LATER)}
 
 
 def in_use(config: 'Config | ConfigDict', mark: Mark) -> list[str]:

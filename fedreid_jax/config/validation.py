@@ -209,6 +209,12 @@ def _data(c: Config) -> Iterator[Rule]:
     "set data.client_split to 'iid' and data.labels to '', or use 'shuffle'",
   )
   yield (
+    classifies and any('/' in name for name in c.data.without),
+    'data.without',
+    'the tests number all classes, also those of a person who is left out',
+    'leave out clients only',
+  )
+  yield (
     classifies and c.data.labels in ('concat', 'max'),
     'data.labels',
     f'{c.data.labels!r} numbers classes differently at each client',

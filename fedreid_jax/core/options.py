@@ -79,12 +79,15 @@ class Mark(enum.Enum):
     rounds, so that a longer run differs from the first round on.
   PRETRAINED: the field leaves a network as it starts, or is meant for a trained
     one. A run whose weights are random warns of it.
+  LATER: runs from before the field belong to its default, with which it is not
+    written to `config.json` and names no other run.
   """
 
   REPORTING = enum.auto()
   STRENGTH = enum.auto()
   PER_RUN = enum.auto()
   PRETRAINED = enum.auto()
+  LATER = enum.auto()
 
 
 class Field(NamedTuple):

@@ -24,6 +24,7 @@ class Images(NamedTuple):
   identities: Int32[np.ndarray, ' M']  # unique in the domain, or `NOBODY`
   cameras: Int32[np.ndarray, ' M']
   modalities: Int32[np.ndarray, ' M']  # 0 visible, 1 infrared
+  persons: tuple[str, ...] = ()  # names by identity, () if they have none
 
   def take(self, rows: Int[np.ndarray, ' rows']) -> 'Images':
     """Images at some rows, whose pixels are read when needed."""
@@ -34,6 +35,7 @@ class Images(NamedTuple):
       self.identities[rows],
       self.cameras[rows],
       self.modalities[rows],
+      self.persons,
     )
 
   @property

@@ -5,9 +5,15 @@ from typing import Any
 
 from fedreid_jax.core import plugins
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.data import client_split, federation, poison, validation
+from fedreid_jax.data import (
+  client_split,
+  departures,
+  federation,
+  poison,
+  validation,
+)
 from fedreid_jax.data.benchmark import benchmark_source
-from fedreid_jax.data.federation import Federation, Images
+from fedreid_jax.data.federation import Federation, Images, Source
 from fedreid_jax.data.folder import folder_source
 from fedreid_jax.data.options import Data
 from fedreid_jax.data.synthetic import synthetic_source, versions
@@ -38,25 +44,15 @@ def load(
     DataError: for data that cannot be trained on.
     ConfigError: for an unknown domain, query rule, option or class of a target.
   """
-  named = [
-    spec.partition(':')[0] for spec in (*config.sources, *config.targets)
-  ]
-  federation.check_public(config.public.partition(':')[0], named)
-  if config.source in SOURCES:
-    source = SOURCES[config.source](config, clients)
-  else:
-    module = plugins.module_of(config.source, plugins.SOURCE, SOURCES)
-    source = plugins.call(
-      module, plugins.SOURCE, options or {}, config, clients
-    )
+  source = read(config, clients, options)
   people, tests, notices = (), (), ()
   if clients:
-    domains = source.domains
+    domains, others = departures.of_domains(source.domains, config.without)
     # Before the split, so that no client has an image of these persons.
     if held_out:
       domains, tests = validation.hold_out(domains, held_out, config.world_seed)
       notices = validation.notice(tests, held_out)
-    people = divided(config, domains)
+    people = departures.of_clients(divided(config, domains), others)
     notices = (*notices, *poison.notice(config.poison, config.poisoned))
     if config.task == 'classification':
       federation.check_classes(source, people)
@@ -68,6 +64,26 @@ def load(
     notices=(*source.notices, *notices),
     sources=source.sources,
   )
+
+
+def read(
+  config: Data, clients: bool = True, options: Mapping[str, Any] | None = None
+) -> Source:
+  """Reads the domains of `config.data` before anything is left out of them.
+
+  The arguments are those of `load`.
+
+  Raises:
+    DataError: if the public set is also another domain.
+  """
+  named = [
+    spec.partition(':')[0] for spec in (*config.sources, *config.targets)
+  ]
+  federation.check_public(config.public.partition(':')[0], named)
+  if config.source in SOURCES:
+    return SOURCES[config.source](config, clients)
+  module = plugins.module_of(config.source, plugins.SOURCE, SOURCES)
+  return plugins.call(module, plugins.SOURCE, options or {}, config, clients)
 
 
 def divided(config: Data, domains: Sequence[Images]) -> tuple[ClientData, ...]:
@@ -86,14 +102,19 @@ def divided(config: Data, domains: Sequence[Images]) -> tuple[ClientData, ...]:
     concentration=config.concentration,
     undivided=config.undivided,
   )
+  # A domain that was left out is no client that could be named.
+  poisoned, unlabelled = (
+    tuple(name for name in names if name not in config.without)
+    for names in (config.poisoned, config.unlabelled)
+  )
   people = poison.poison(
     people,
     config.poison,
-    config.poisoned,
+    poisoned,
     config.trigger_share,
     config.world_seed,
   )
-  return client_split.hide_labels(people, config.unlabelled)
+  return client_split.hide_labels(people, unlabelled)
 
 
 def without_images(config: Data) -> Federation:

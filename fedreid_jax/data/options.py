@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from fedreid_jax.core.options import (
   PIXELS,
   SEED,
+  Mark,
   Natural,
   Positive,
   Range,
@@ -67,6 +68,12 @@ class Data:
     tuple[str, ...],
     'domains to train on, one client per domain; empty means all remaining '
     'domains',
+  ] = ()
+  without: Annotated[
+    tuple[str, ...],
+    Mark.LATER,
+    'clients, and persons as DOMAIN/PERSON, whose images are left out of the '
+    'training as if they had never been there',
   ] = ()
   targets: Annotated[
     tuple[str, ...],

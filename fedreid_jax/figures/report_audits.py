@@ -175,12 +175,31 @@ def _inversion(entries: Entries) -> str:
   )
 
 
+def _forget(entries: Entries) -> str:
+  names = ', '.join(entries['without'])
+  if entries['same_bits']:
+    return f'The model has the bits of a run that never had {names}.'
+  parts = []
+  for attack, one in entries['found'].items():
+    if one['failed']:
+      continue
+    areas = {name: 100 * each['auc'] for name, each in one['found'].items()}
+    parts.append(
+      f'by {attack} those who left are told from others in '
+      f'{areas["judged"]:.0f} % of all pairs, in the model that knew them in '
+      f'{areas["the run"]:.0f} %, in one that never had them in '
+      f'{areas["never had them"]:.0f} %'
+    )
+  return f'{names} left this run: {"; ".join(parts)}.'
+
+
 _WORDS: dict[str, tuple[str, Callable[[Entries], str]]] = {
   'gradient': ('audit-gradient.json', _gradient),
   'trace': ('audit-trace.json', _trace),
   'member': ('audit-member.json', _member),
   'canary': ('audit-canary.json', _canary),
   'noise': ('audit-noise.json', _noise),
+  'forget': ('audit-forget.json', _forget),
   'mean features': ('inversion.json', _inversion),
   'statistics of DFH': ('inversion-dfs.json', _inversion),
 }

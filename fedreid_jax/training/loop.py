@@ -147,7 +147,11 @@ def _train(
     record = stack.enter_context(
       recorder.Recorder(workdir, config.rounds, verbose)
     )
-    saved = checkpoint.Checkpoints(workdir, run_files.digests(resolved))
+    saved = checkpoint.Checkpoints(
+      workdir,
+      run_files.digests(resolved),
+      stay=config.checkpoints_kept == 'all',
+    )
     calls = events.Hooks(record, [*trackers.make(config, record), *callbacks])
     # Only the first process reads or draws the secret; the others receive it.
     root = peers.of_first(lambda: run_secret.root(config, workdir, restart))

@@ -42,9 +42,8 @@ def states(
   such client, or it had another number of identities, they start from the
   server's model where they were shared, and else from new random values. A
   classifier has as many columns as the client with the most identities, so that
-  those beyond the client's own are cut or added. Prompts and
-  matrices that the other run has not (`tuning.may_be_new`) start as in a run
-  without another one.
+  those beyond the client's own are cut or added. Prompts and matrices that the
+  other run has not (`tuning.may_be_new`) start as in a run without another one.
 
   Args:
     frozen: names of the parameters that are constants of the network, which

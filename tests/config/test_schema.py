@@ -195,7 +195,7 @@ def test_fields_are_checked_in_python_too():
 
 def test_fields_of_reporting_do_not_belong_to_a_run():
   assert schema.reporting() == {
-    *('track', 'track_images'),
+    *('track', 'track_images', 'checkpoints_kept'),
     *('client_metrics', 'execution.store', 'execution.debug'),
   }
   plain, tracked = (recipes.recipe('dfh', 'smoke') for _ in range(2))

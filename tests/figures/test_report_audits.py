@@ -116,6 +116,20 @@ def test_membership_becomes_a_sentence(tmp_path):
   assert words.endswith('images of the training in 91 %.')
 
 
+def test_those_who_left_become_a_sentence(tmp_path):
+  areas = {'the run': 0.93, 'judged': 0.88, 'never had them': 0.39}
+  one = {'found': {name: {'auc': area} for name, area in areas.items()}}
+  one['failed'] = []
+  entries = {'valid': True, 'without': ['mall/3'], 'same_bits': False}
+  write(tmp_path, 'forget', entries | {'found': {'membership': one}})
+  words = report_audits.sentences(tmp_path)['forget']
+  assert words.startswith('mall/3 left this run: by membership those who left')
+  assert 'in 88 % of all pairs, in the model that knew them in 93 %' in words
+  write(tmp_path, 'forget', entries | {'same_bits': True})
+  words = report_audits.sentences(tmp_path)['forget']
+  assert words == 'The model has the bits of a run that never had mall/3.'
+
+
 def inversion(**changes):
   return {
     'valid': True,

@@ -254,3 +254,13 @@ def test_a_disk_that_fills_up_meanwhile(saved, monkeypatch, words, kind):
     saved.save(5, *states(), {}, None)
   assert partial.exists() == (kind is ValueError)
   assert saved.latest() == 4
+
+
+def test_steps_that_stay_do_so_after_a_resume_without_it(tmp_path):
+  first = checkpoint.Checkpoints(tmp_path, stay=True)
+  for step in (1, 2, 3):
+    first.save(step, *states(float(step)), {}, None)
+  later = checkpoint.Checkpoints(tmp_path)
+  for step in (4, 5, 6, 7):
+    later.save(step, *states(float(step)), {}, None)
+  assert later.steps() == [7, 6, 3, 2, 1]

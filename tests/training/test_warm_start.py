@@ -208,16 +208,22 @@ def test_models_that_were_not_there(make_setup, clients, config, tmp_path):
   )
   left_by(tmp_path, *make_setup('standalone'))
   refused(make_setup, tmp_path, 'was not shared', 'fedpav')
+
+
+def test_classifiers_have_the_padding_of_the_new_run(
+  make_setup, clients, tmp_path
+):
+  _, personal = left_by(tmp_path, *make_setup('standalone'))
   wide = (*clients[:3], toy.toy_client('dogwood', 11, 5))
-  message = r'classifier/kernel is \[8, 3\], not \[8, 5\]'
-  refused(
-    make_setup,
-    tmp_path,
-    message,
-    'standalone',
-    chosen=wide,
-    error=errors.IntegrityError,
-  )
+  setup, server, _ = make_setup('standalone', chosen=wide)
+  _, began = begun(setup, server, tmp_path)
+  name = 'params/classifier/kernel'
+  assert personal[name].shape[2] == 3 and began.personal[name].shape[2] == 5
+  for k in range(3):
+    found = began.personal[name][k]
+    np.testing.assert_array_equal(found[:, :3], personal[name][k])
+    initial = np.asarray(setup.variables[name])[:, 3:]
+    np.testing.assert_array_equal(found[:, 3:], initial)
 
 
 def test_several_models_of_a_server_are_no_start_of_one(

@@ -140,6 +140,12 @@ def check(config: Config) -> None:
   """Raises ConfigError for fields that need sites' images or a simulation."""
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),
+    (
+      config.data.without,
+      'images that the coordinator leaves out',
+      'data.without',
+      'leave it empty, and let the site leave them out',
+    ),
     (config.start_from, 'a warm start', 'start_from', 'leave it empty'),
     (
       config.evaluation.validation,

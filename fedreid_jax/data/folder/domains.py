@@ -68,7 +68,7 @@ def numbered(
 ) -> tuple[Images, list[str]]:
   """The images of a listing, and its cameras by number, [] if unknown."""
   people = np.asarray(listing.identities)
-  identities = np.unique(people, return_inverse=True)[1]
+  persons, identities = np.unique(people, return_inverse=True)
   identities[people == names.NOBODY] = NOBODY
   size = len(listing.names)
   by_name, cameras = np.unique(
@@ -80,6 +80,7 @@ def numbered(
     identities.astype(np.int32),
     cameras.astype(np.int32),
     np.asarray(listing.modalities or [0] * size, np.int32),
+    tuple(persons.tolist()),
   )
   return images, by_name.tolist() if listing.cameras else []
 

@@ -18,6 +18,7 @@ from fedreid_jax.training.files import orbax_files, recorder, sealed, steps
 from fedreid_jax.training.files.client_files import ClientFiles
 
 KEPT = 2  # newest steps kept, beside the best
+STAYS = 'stays'  # whether no later step replaces this one, in its JSON part
 # Errors of a JSON file that is none, or has another form.
 DAMAGED = ValueError, KeyError, TypeError, AttributeError
 
@@ -25,14 +26,17 @@ DAMAGED = ValueError, KeyError, TypeError, AttributeError
 class Checkpoints(steps.Steps):
   """The saved steps of one work directory."""
 
-  def __init__(self, workdir: Path, config: Sequence[str] = ()):
+  def __init__(
+    self, workdir: Path, config: Sequence[str] = (), stay: bool = False
+  ):
     """Opens `workdir/checkpoints`, which the first save creates.
 
     Steps verify if they have one of the digests `config` of the configuration;
-    those that are saved have the first one.
+    those that are saved have the first one. With `stay` no later step replaces
+    those that are saved, also after a resume without it.
     """
     super().__init__((workdir / steps.FOLDER).resolve(), config)
-    self.workdir = workdir
+    self.workdir, self._stay = workdir, stay
 
   def save(
     self,
@@ -58,6 +62,8 @@ class Checkpoints(steps.Steps):
     described: dict[str, Any] = {'step': step, 'config': config, 'run': host}
     if score is not None:
       described['mAP'] = score
+    if self._stay:
+      described[STAYS] = True
     in_files = isinstance(clients, ClientFiles)
     if in_files:
       described['rows'] = clients.describe()
@@ -97,12 +103,15 @@ class Checkpoints(steps.Steps):
     recorder.write_json(steps.manifest(self._root, step), steps.digests(folder))
     there = [k for k in self.steps() if steps.manifest(self._root, k).exists()]
     scores: dict[int, float | None] = {}
+    stay: set[int] = set()
     for number in there:
       with contextlib.suppress(OSError, *DAMAGED):
         scores[number] = self.score(number)
+        if self._described(number).get(STAYS):
+          stay.add(number)
     # A damaged step stays for `latest`, which names it.
     damaged = {*there} - scores.keys()
-    kept = {*there[:KEPT], _highest(scores)} | damaged
+    kept = {*there[:KEPT], _highest(scores)} | damaged | stay
     for stale in there:
       if stale not in kept:
         steps.manifest(self._root, stale).unlink()

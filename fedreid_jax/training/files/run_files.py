@@ -187,6 +187,11 @@ def _check_same(path: Path, resolved: Mapping[str, Any], private: bool) -> None:
     found: Any = traverse_util.flatten_dict(_settled(saved), sep='.')
   before: dict[str, Any] = dict(found)
   now: Any = traverse_util.flatten_dict(_settled(resolved), sep='.')
+  # Only one of both may have them.
+  for name, value in schema.later().items():
+    usual = [*value] if isinstance(value, tuple) else value
+    before.setdefault(name, usual)
+    now.setdefault(name, usual)
   # A run may be resumed with more rounds; `_check_longer` refuses those that
   # would have changed the rounds so far.
   if _goes_on(before.get('rounds'), now['rounds']):
