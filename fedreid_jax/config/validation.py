@@ -233,6 +233,18 @@ def _training(c: Config) -> Iterator[Rule]:
     'set it to a multiple of local.identities',
   )
   yield (
+    c.local.frames > 1 and c.local.sampler in ('poisson', 'poisson_pk'),
+    'local.frames',
+    f'the sampler {c.local.sampler} draws images, not tracklets',
+    'set it to 1',
+  )
+  yield (
+    c.local.frames > 1 and bool(c.data.unlabelled),
+    'local.frames',
+    'frames without labels have no tracklets',
+    'set it to 1, or data.unlabelled to ()',
+  )
+  yield (
     c.model.norm == 'frozen' and not (c.model.pretrained or c.start_from),
     'model.norm',
     'no statistics to freeze',
