@@ -7,10 +7,14 @@ from fedreid_jax.apps.papers.tables import (
   fedreidbench,
   fedreidbench_journal,
   l2rw,
+  l2rw_plus,
   others,
 )
 
-PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid, others)
+PAPERS = (
+  *(dfh, fedreidbench, fedreidbench_journal, l2rw, l2rw_plus, fedreid),
+  others,
+)
 TABLES = {table.id: table for paper in PAPERS for table in paper.TABLES}
 _CLAIMS: tuple[declare.Claim, ...] = (
   *(*dfh.CLAIMS, *fedreidbench.CLAIMS),
