@@ -16,7 +16,6 @@ in time. A tracklet is a unit in two places:
   mean of embeddings is the embedding of the mean feature.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -115,5 +114,5 @@ def representatives(
   """
   if tracklets is None:
     return rows
-  first: Sequence[int] = np.unique(tracklets[rows], return_index=True)[1]
+  first = np.unique(tracklets[rows], return_index=True)[1]
   return rows[np.sort(first)]

@@ -1,11 +1,14 @@
 """Rounds on tracklets, against rounds on single images."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import recipes, schema, validation
+from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.round import compose
 
 FRAMES = 3
@@ -50,6 +53,43 @@ def test_equal_frames_train_as_one_image(sampler, names):
     found.append(server.shared)
     moved = [np.abs(x[0] - variables[n]).max() for n, x in found[-1].items()]
     assert max(moved) > 1e-2
+  toy.assert_close_trees(*found, 2e-4)
+
+
+def in_parts():
+  """A component that averages the gradients of two parts of a batch."""
+
+  def gradient(params, ctx):
+    found = []
+    for first in (0, 2):
+      part = jax.value_and_grad(ctx.loss, has_aux=True)
+      (_, metrics), grads = part(params, jnp.int32(first), 2)
+      found.append((grads, metrics))
+    return jax.tree.map(lambda *x: sum(x) / 2, *found)
+
+  return Component('in_parts', client=ClientHooks(gradient=gradient))
+
+
+def test_parts_of_a_batch_are_whole_tracklets():
+  clients = (toy.toy_client('ash', 12, 3), toy.toy_client('birch', 12, 3))
+  config = toy.replaced(
+    toy.toy_config(),
+    {
+      'local.sampler': 'pk',
+      'augment.pad': 0,
+      'augment.flip': 0.0,
+      'optim.lr': 0.2,
+    },
+  )
+  found = []
+  for frames, own in (1, clients), (FRAMES, tuple(map(repeated, clients))):
+    one = toy.replaced(config, {'local.frames': frames})
+    components = (*compose.load(('fedavg',), {}, algorithms), in_parts())
+    rounds, variables, _ = toy.make_rounds(one, own, components)
+    server, _, _ = toy.run(rounds, variables, 1)
+    found.append(server.shared)
+  moved = [np.abs(x[0] - variables[n]).max() for n, x in found[0].items()]
+  assert max(moved) > 1e-2
   toy.assert_close_trees(*found, 2e-4)
 
 
