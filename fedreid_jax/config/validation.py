@@ -102,6 +102,13 @@ def _of_properties(
     f'{", ".join(c.components)} trains on labels',
     'set it to (), or use configs/cluster_contrast.py',
   )
+  single = [x.name for x in components if 'single_images' in x.properties]
+  yield (
+    c.local.frames > 1 and bool(single),
+    'local.frames',
+    f'{", ".join(single)} trains on single images, not on tracklets',
+    'set it to 1',
+  )
   alone = any('independent' in x.properties for x in components)
   yield (
     bool(c.evaluation.ensemble) and not alone,

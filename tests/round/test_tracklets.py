@@ -103,6 +103,19 @@ def test_guarantees_of_images_refuse_tracklets():
     validation.validate(config)
 
 
+@pytest.mark.parametrize('local', ['dns', 'dppt'])
+def test_methods_of_single_images_are_refused(local):
+  config = recipes.recipe('dppt', f'vcm,local={local}')
+  if local == 'dppt':
+    validation.validate(config)
+    return
+  with pytest.raises(errors.ConfigError) as caught:
+    validation.validate(config)
+  line = caught.value.line()
+  assert 'dns trains on single images, not on tracklets' in line
+  assert 'local.frames' in line and '\n' not in line
+
+
 def test_presets_of_l2rw_plus():
   vcm = validation.validate(recipes.recipe('dppt', 'vcm'))
   assert vcm.local.frames == 6 and vcm.rounds == 100
