@@ -6,6 +6,11 @@
   fedreid train dppt:synthetic,protocol=ei
   fedreid train dppt:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
+  fedreid train dppt:vcm,data.root=DIR \
+    --config.model.pretrained=resnet50.safetensors
+
+`vcm` and `bupt` are the settings of L2RW+ (arXiv 2503.12232v2), with tracklets
+of HITSZ-VCM and of BUPTCampus.
 
 `server=fedavg|fedprox|fednova|moon` and `local=base|agw|dns|dppt` are rows of
 table 1, `local=ca` (channel exchange alone) is one of tables 2 and 3,
@@ -26,7 +31,7 @@ def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,server=...][,local=...][,...]`."""
   given = parsing.argument(
     arg,
-    infrared.PRESETS,
+    infrared.WITH_TRACKLETS,
     server=('fedavg', 'fedprox', 'fednova', 'moon'),
     local=('dppt', 'base', 'ca', 'agw', 'dns'),
     protocol=('ci', 'ei'),

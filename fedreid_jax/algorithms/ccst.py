@@ -136,7 +136,7 @@ def make(options: Options = Options()) -> Component:
       init=_no_styles, receive=replace_rows, message=broadcast_state
     ),
     # Before the first round too, because its loss needs the styles of all.
-    properties=('before_first_round',),
+    properties=('before_first_round', 'single_images'),
     bind=bind,
     released=EXPOSES,
   )

@@ -92,6 +92,7 @@ def make(options: Options = Options()) -> Component:
     if public
     else None,
     aggregation=Sum(_by_distance, _largest, fallback=True),
+    properties=('single_images',),
     bind=check,
     released=Released() if public else EXPOSES,
   )

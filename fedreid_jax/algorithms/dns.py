@@ -152,6 +152,7 @@ def make(options: Options = Options()) -> Component:
     client=ClientHooks(
       init=init, round_start=round_start, loss=loss, post_step=post_step
     ),
+    properties=('single_images',),
   )
 
 

@@ -76,7 +76,10 @@ def make(options: Options = Options()) -> Component:
     return entropy + lam * dense, {'rebuilt': entropy, 'dense': dense}
 
   return Component(
-    'lba', network=_network, client=ClientHooks(loss=alignment_loss)
+    'lba',
+    network=_network,
+    client=ClientHooks(loss=alignment_loss),
+    properties=('single_images',),
   )
 
 

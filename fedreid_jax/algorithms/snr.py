@@ -122,7 +122,12 @@ def make(options: Options = Options()) -> Component:
     classes = changes.num_classes(module) if loss == 'entropy' else None
     return changes.insert(module, inserted.after_stages(classes), 'snr')
 
-  return Component('snr', network=network, client=ClientHooks(loss=style_loss))
+  return Component(
+    'snr',
+    network=network,
+    client=ClientHooks(loss=style_loss),
+    properties=('single_images',),
+  )
 
 
 def _stages(extras: dict[str, Any]) -> list[StyleFeatures]:

@@ -171,6 +171,26 @@ def paper(c) -> None:
     c.evaluation.every = 1  # the published figures are those of the best round
 
 
+def vcm(c) -> None:
+  """Sets L2RW+'s setting of HITSZ-VCM: batches of 8 by 4 tracklets."""
+  _tracklets(c, 'hitsz-vcm', 6)
+  c.local.batch, c.local.identities = 32, 8
+
+
+def bupt(c) -> None:
+  """Sets L2RW+'s setting of BUPTCampus: 16 persons, a tracklet of each side."""
+  _tracklets(c, 'buptcampus', 10)
+  c.local.sampler, c.local.batch, c.local.identities = 'pk_modality', 32, 16
+
+
+def _tracklets(c, name: str, frames: int) -> None:
+  """Changes `paper` to a data set of tracklets; tests use as many frames."""
+  paper(c)
+  c.data.sources, c.data.targets = (name,), (f'{name}:frames={frames}',)
+  c.local.frames = frames
+  _peak(c, 100)
+
+
 def trial(c) -> None:
   """Changes `synthetic` to the trials of claims, see docs/protocol.md."""
   synthetic(c)
@@ -191,3 +211,5 @@ PRESETS = {
   'paper': paper,
   'trial': trial,
 }
+# Video-based presets of L2RW+ (arXiv 2503.12232v2), by camera or by entity.
+WITH_TRACKLETS = {**PRESETS, 'vcm': vcm, 'bupt': bupt}

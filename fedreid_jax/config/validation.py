@@ -109,6 +109,13 @@ def _of_properties(
     f'{", ".join(c.components)} trains on labels',
     'set it to (), or use configs/cluster_contrast.py',
   )
+  single = [x.name for x in components if 'single_images' in x.properties]
+  yield (
+    c.local.frames > 1 and bool(single),
+    'local.frames',
+    f'{", ".join(single)} trains on single images, not on tracklets',
+    'set it to 1',
+  )
   alone = any('independent' in x.properties for x in components)
   yield (
     bool(c.evaluation.ensemble) and not alone,
@@ -244,6 +251,18 @@ def _training(c: Config) -> Iterator[Rule]:
     f'{errors.counted(c.local.batch, "image")} for '
     f'{errors.counted(c.local.identities, "identity", "identities")}',
     'set it to a multiple of local.identities',
+  )
+  yield (
+    c.local.frames > 1 and c.local.sampler in ('poisson', 'poisson_pk'),
+    'local.frames',
+    f'the sampler {c.local.sampler} draws images, not tracklets',
+    'set it to 1',
+  )
+  yield (
+    c.local.frames > 1 and bool(c.data.unlabelled),
+    'local.frames',
+    'frames without labels have no tracklets',
+    'set it to 1, or data.unlabelled to ()',
   )
   yield (
     c.model.norm == 'frozen' and not (c.model.pretrained or c.start_from),

@@ -56,7 +56,8 @@ class Model(NamedTuple):
       num_identities=, modalities=, labels=, cameras=) -> (Outputs,
       batch_stats)`; a network without embeddings of cameras ignores `cameras`;
       `batch_stats` are the new running statistics, or the given ones if `train`
-      is false.
+      is false. With T images for each row of the other arguments, these are the
+      frames of its tracklet.
     measure: `(variables, images [B, H, W, ch], mask=, num_identities=,
       modalities=, cameras=) -> (Outputs, moments by layer)`; evaluation mode,
       but every batch normalisation uses the moments of these images
@@ -84,6 +85,8 @@ class ClientData(NamedTuple):
     num_identities: number of the client's columns of the classifier.
     identities: of a client without labels, the identities that its labels do
       not show, for metrics only; None for a client with labels.
+    tracklets: number of the tracklet of each frame, whose frames follow each
+      other in time; None for images that are no frames.
   """
 
   name: str
@@ -93,6 +96,7 @@ class ClientData(NamedTuple):
   modalities: Int32[np.ndarray, ' M']
   num_identities: int
   identities: Int32[np.ndarray, ' M'] | None = None
+  tracklets: Int32[np.ndarray, ' M'] | None = None
 
   @property
   def labelled(self) -> bool:
@@ -252,7 +256,8 @@ class Batch(NamedTuple):
   """One augmented batch.
 
   Attributes:
-    images: normalised images.
+    images: normalised images; if a row is a tracklet, its T frames one after
+      another, `[B T, H, W, ch]`.
     labels: identity within the client's label space.
     cameras: number of the camera of each image.
     modalities: 0 visible, 1 infrared.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Int32
 
 from fedreid_jax import errors
 from fedreid_jax.core import prng
@@ -335,6 +336,7 @@ def _client(part: Images, columns: int) -> ClientData:
     part.cameras.astype(np.int32),
     part.modalities.astype(np.int32),
     columns,
+    tracklets=part.tracklets,
   )
 
 
@@ -350,7 +352,22 @@ def _merged(clients: Sequence[ClientData]) -> ClientData:
     ),
     np.concatenate([c.modalities for c in clients]),
     clients[0].num_identities,
+    tracklets=_merged_tracklets(clients),
   )
+
+
+def _merged_tracklets(
+  clients: Sequence[ClientData],
+) -> Int32[np.ndarray, ' M'] | None:
+  """Tracklets of all clients, numbered from 0; None if some have none."""
+  every, first = [], 0
+  for client in clients:
+    if client.tracklets is None:
+      return None
+    own = np.unique(client.tracklets, return_inverse=True)[1]
+    every.append(first + own.astype(np.int32))
+    first += int(own.max()) + 1
+  return np.concatenate(every)
 
 
 def _check_names(names: list[str]) -> None:

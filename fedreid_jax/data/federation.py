@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int, Int32, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.data import protocols
+from fedreid_jax.data import protocols, tracklets
 
 # Identity of the images of nobody, such as the distractors of Market-1501: they
 # are never trained on and no query, and match none in the gallery of a test.
@@ -24,6 +24,8 @@ class Images(NamedTuple):
   identities: Int32[np.ndarray, ' M']  # unique in the domain, or `NOBODY`
   cameras: Int32[np.ndarray, ' M']
   modalities: Int32[np.ndarray, ' M']  # 0 visible, 1 infrared
+  # Number of the tracklet of each frame, see `data.tracklets`; None: no frames.
+  tracklets: Int32[np.ndarray, ' M'] | None = None
   persons: tuple[str, ...] = ()  # names by identity, () if they have none
 
   def take(self, rows: Int[np.ndarray, ' rows']) -> 'Images':
@@ -35,6 +37,7 @@ class Images(NamedTuple):
       self.identities[rows],
       self.cameras[rows],
       self.modalities[rows],
+      None if self.tracklets is None else self.tracklets[rows],
       self.persons,
     )
 
@@ -47,7 +50,7 @@ class Images(NamedTuple):
 class Trial(NamedTuple):
   """One retrieval test, as rows of the images of a target."""
 
-  query: Int[np.ndarray, ' Q']
+  query: Int[np.ndarray, ' Q']  # of tracklets, the first frames
   gallery: Int[np.ndarray, ' P']
 
 
@@ -106,7 +109,13 @@ def split_target(
     raise errors.DataError(
       f'no {side} image in {domain.name}', 'data.query', 'change the rule'
     )
-  trial = Trial(np.flatnonzero(query), np.flatnonzero(~query))
+  if domain.tracklets is not None:
+    # A tracklet with a frame that asks is a query as a whole.
+    query = np.isin(domain.tracklets, domain.tracklets[query])
+  trial = Trial(
+    tracklets.representatives(np.flatnonzero(query), domain.tracklets),
+    tracklets.representatives(np.flatnonzero(~query), domain.tracklets),
+  )
   return Target(domain.name, domain, (trial,), protocol)
 
 

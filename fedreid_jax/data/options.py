@@ -208,6 +208,11 @@ class Data:
   trials: Annotated[
     int, Range(1, 10), 'SYSU-MM01, LLCM: number of random galleries'
   ] = 10
+  tracklet: Annotated[
+    Natural,
+    'synthetic: number of consecutive shots of a person by a camera that are '
+    'the frames of one tracklet, 0 for single images',
+  ] = 0
   target_shots: Annotated[
     int,
     Range(2),

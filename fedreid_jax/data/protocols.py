@@ -48,6 +48,8 @@ ProtocolName = Literal[
   'regdb',
   'llcm',
   'cuhk_sysu',
+  'vcm',
+  'buptcampus',
 ]
 PROTOCOLS: dict[str, Protocol] = {
   # Market-1501, DukeMTMC-reID, MSMT17, CUHK03-NP and most other data sets.
@@ -71,6 +73,11 @@ PROTOCOLS: dict[str, Protocol] = {
   'llcm': Protocol(cmc='identity'),
   # CUHK-SYSU has no camera labels, so no camera rule applies.
   'cuhk_sysu': Protocol(same_camera=False),
+  # HITSZ-VCM (Lin et al., CVPR 2022): a place has one number in both
+  # modalities, and tracklets of the query's person there are hidden.
+  'vcm': Protocol(),
+  # BUPTCampus (Du et al., IEEE TIFS 2023): no camera rule.
+  'buptcampus': Protocol(same_camera=False),
 }
 
 

@@ -23,6 +23,7 @@ from fedreid_jax.core import prng
 from fedreid_jax.core.options import Natural, Positive, Range
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData, Plan
+from fedreid_jax.data import tracklets
 from fedreid_jax.method import poisson
 from fedreid_jax.round import cohort
 
@@ -65,6 +66,11 @@ class Local:
     Range(2),
     'pk: number of identities in a batch, with batch / identities images each',
   ] = 16
+  frames: Annotated[
+    Positive,
+    'number of frames of a tracklet, which then takes the place of an image in '
+    'a batch; 1 trains on single images',
+  ] = 1
   cross_camera: Annotated[bool, 'pk: prefer images of other cameras'] = True
   drop_last: Annotated[
     bool, 'drop a batch that is not full, unless it is the only one'
@@ -93,11 +99,13 @@ def make(
 
   Returns (planner, `(S, B)` of the longest plan, whether any batch of any round
   can have padded rows). The clients are in canonical order; `seed` is the seed
-  of the run, or its secret.
+  of the run, or its secret. With `config.frames` above 1, B counts the frames
+  of all tracklets of a batch, those of a tracklet one after another.
 
   Raises:
     ConfigError: for a batch that is no multiple of parts times identities.
-    DataError: for a client without the modalities that a sampler needs.
+    DataError: for a client without the modalities that a sampler needs, or
+      without tracklets for `config.frames`.
   """
   sampler = SAMPLERS[config.sampler](config)
 
@@ -108,11 +116,17 @@ def make(
     client = clients[int(k)]
     uid = prng.client_uid(client.name)
     rng = prng.host(seed, prng.Stream.SAMPLER, round_, uid)
-    return sampler.plan(rng, client, num_steps(client))
+    found = sampler.plan(rng, client, num_steps(client))
+    if config.frames == 1:
+      return found
+    return tracklets.with_frames(rng, found, spans[int(k)], config.frames)
 
+  spans: tuple[tracklets.Spans, ...] = ()
+  if config.frames > 1:
+    clients, spans = zip(*map(tracklets.units, clients), strict=True)
   padded = [sampler.padded(client) for client in clients]
   planner = cohort.Planner(plan, lambda k: num_steps(clients[k]))
-  width = sampler.places * config.batch
+  width = sampler.places * config.batch * config.frames
   return planner, (max(map(num_steps, clients)), width), any(padded)
 
 

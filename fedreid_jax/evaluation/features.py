@@ -24,6 +24,7 @@ from jaxtyping import Float, Int, Num, UInt8
 from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.data import tracklets
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import camera_norm
 from fedreid_jax.evaluation.options import Evaluation
@@ -238,12 +239,17 @@ class Model:
     return self._joined(images, modalities)
 
   def features(self, target: Target) -> Float[np.ndarray, 'M D']:
-    """Features of all images of a target, by `evaluation.camera_norm`."""
+    """Features of all images of a target, by `evaluation.camera_norm`.
+
+    Frames have the mean of their tracklet.
+    """
     # All evaluators of a target need the same features. Targets are tested in
     # turn, so that only the latest features are kept.
     if self._latest is None or self._latest[0] is not target:
       own, rule = target.images, self.config.camera_norm
       found = self._joined(own.images(), own.modalities, self._model_of)
+      if own.tracklets is not None:
+        found = tracklets.pooled(found, own.tracklets)
       if rule:
         found = camera_norm.of_images(found, own, rule)
       self._latest = target, found

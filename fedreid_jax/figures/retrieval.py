@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedreid_jax.data import tracklets
 from fedreid_jax.evaluation import evaluator, gallery
 from fedreid_jax.figures import canvas
 from fedreid_jax.figures.canvas import Photo
@@ -70,6 +71,8 @@ def rank(
   """Ranks the gallery of a test for some queries, as `gallery.draw_lists`."""
   test = run.target(target)
   features = run.ranked(test.images.images(), test.images.modalities)
+  if test.images.tracklets is not None:
+    features = tracklets.pooled(features, test.images.tracklets)
   config = run.config.evaluation
   return gallery.draw_lists(features, test, config, num, seed, places)
 

@@ -314,6 +314,8 @@ class Participants(NamedTuple):
 #   separable: its loss is a mean of terms that each depend on at most one
 #     image, and its state depends on images only through the parameters.
 #   simulated: it has no counterpart at real sites.
+#   single_images: it needs a label, a mask or an output for every image of a
+#     batch, which tracklets do not have.
 #   unaccounted_noise: its noise belongs to no guarantee.
 Property = Literal[
   'anchored',
@@ -331,6 +333,7 @@ Property = Literal[
   'rebased_uploads',
   'separable',
   'simulated',
+  'single_images',
   'unaccounted_noise',
 ]
 

@@ -40,7 +40,7 @@ class RoundCtx(ClientCtx):
   Attributes:
     variables: all variables of the client at the start of the round.
     batch_shape: `(B, H, W, ch)` of a step.
-    max_images: largest number of images in a round, including repeats and
+    max_images: largest number of rows in a round, including repeats and
       padding.
   """
 

@@ -3,6 +3,8 @@
 import inspect
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Bool, Int
 
@@ -12,6 +14,9 @@ from fedreid_jax.core.types import Array
 
 class ForwardCtx(NamedTuple):
   """All that a network may know about a batch beside its pixels.
+
+  A row is an image or, with T images for each row of the fields, a tracklet of
+  T frames.
 
   Attributes:
     train: whether it trains, so that layers use the statistics of the batch. It
@@ -28,6 +33,22 @@ class ForwardCtx(NamedTuple):
   modalities: Int[Array, ' B'] | None = None
   labels: Int[Array, ' B'] | None = None
   cameras: Int[Array, ' B'] | None = None
+
+
+def frames(num_images: int, ctx: ForwardCtx) -> int:
+  """Number of images for each row of a context, the frames of a tracklet."""
+  columns = (ctx.mask, ctx.modalities, ctx.labels, ctx.cameras)
+  sizes = {len(column) for column in columns if column is not None}
+  # A context that says nothing of rows is of single images.
+  return num_images // min(sizes, default=num_images)
+
+
+def of_frames(ctx: ForwardCtx, number: int) -> ForwardCtx:
+  """A context of tracklets as that of their frames."""
+  train, *columns = ctx
+  return ForwardCtx(
+    train, *jax.tree.map(lambda x: jnp.repeat(x, number), columns)
+  )
 
 
 def check(module: nn.Module, where: str) -> None:

@@ -151,7 +151,7 @@ def wrap(
   # `about` are the fields of a `ForwardCtx`, also as NumPy arrays.
   def apply(
     variables: Flat,
-    images: Float[Array | np.ndarray, 'B H W ch'],
+    images: Float[Array | np.ndarray, 'M H W ch'],
     *,
     key: Key[Array, ''] | None = None,
     num_identities: Number | None = None,
@@ -174,7 +174,7 @@ def wrap(
 
   def measure(
     variables: Flat,
-    images: Float[Array | np.ndarray, 'B H W ch'],
+    images: Float[Array | np.ndarray, 'M H W ch'],
     *,
     num_identities: Number | None = None,
     **about: Any,

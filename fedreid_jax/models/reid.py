@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Number
+from fedreid_jax.models import forward
 from fedreid_jax.models.forward import ForwardCtx
 from fedreid_jax.models.layers import conv, norm
 
@@ -24,6 +25,9 @@ Pool = Literal['gap', 'gem', 'flatten']
 
 class ReIDNet(nn.Module):
   """Maps images to features, embeddings and identity scores.
+
+  With T images for each row of the context, the pooled features of T images are
+  averaged before the neck, and outputs are those of tracklets.
 
   The names of parameters begin with `params/backbone`, `params/neck` and
   `params/classifier`, so that a regular expression selects the shared ones.
@@ -56,7 +60,7 @@ class ReIDNet(nn.Module):
 
   def __call__(
     self,
-    images: Float[Array, 'B H W ch'],
+    images: Float[Array, 'M H W ch'],
     ctx: ForwardCtx,
     num_identities: Number | None = None,
   ) -> types.Outputs:
@@ -68,17 +72,21 @@ class ReIDNet(nn.Module):
       num_identities: number of real identities, which come first; may be
         traced; None if all `num_classes` are real.
     """
-    mask = ctx.mask
-    if mask is not None:
+    mask, frames = ctx.mask, forward.frames(len(images), ctx)
+    if frames > 1:
+      ctx = forward.of_frames(ctx, frames)
+    if ctx.mask is not None:
       # Padded pixels may not be finite, and gradients of kernels multiply them
       # by zero.
-      images = jnp.where(norm.per_sample(mask, images.ndim), images, 0)
+      images = jnp.where(norm.per_sample(ctx.mask, images.ndim), images, 0)
     maps, extras = self.backbone(images, ctx)
-    size = images.shape[0]
-    copies = maps.shape[0] // size
+    copies = maps.shape[0] // images.shape[0]
+    size = images.shape[0] // frames
     if mask is not None:
       mask = jnp.tile(mask, copies)
     feature = POOLS[self.pooling](maps.astype(jnp.float32))
+    if frames > 1:
+      feature = feature.reshape(-1, frames, feature.shape[-1]).mean(1)
     embedding = self.neck(feature, train=ctx.train, mask=mask)
     every = types.Outputs(
       feature, embedding, self.classify(embedding, num_identities)

@@ -51,6 +51,7 @@ def gather(
   rows: Array,
   valid: Array,
   transform: Callable[[Array], Array],
+  frames: int = 1,
 ) -> types.Batch:
   """Returns a batch of a table's images.
 
@@ -58,9 +59,13 @@ def gather(
     rows: rows of the table, int32 `[B]`.
     valid: whether each row is an image and not padding, bool `[B]`.
     transform: `(uint8 images) -> float32 images`.
+    frames: number of consecutive rows that are frames of one tracklet.
   """
+  images = transform(table.images[rows])
+  if frames > 1:
+    rows, valid = rows[::frames], valid[::frames]
   return types.Batch(
-    images=transform(table.images[rows]),
+    images=images,
     labels=table.labels[rows],
     cameras=table.cameras[rows],
     modalities=table.modalities[rows],
@@ -97,7 +102,8 @@ class Step:
     def transform(key: Array) -> Array:
       return settings.train_transform(key, table.images[rows], modalities)
 
-    self.batch = gather(table, rows, task.valid[i], augment)
+    valid, frames = task.valid[i], settings.frames
+    self.batch = gather(table, rows, valid, augment, frames)
     within = 0.0
     if settings.schedule_per_step:
       within = self.number / jnp.maximum(task.num_steps, 1)
@@ -125,17 +131,26 @@ class Step:
       first: first row of the part, int32.
     """
 
+    frames = self.settings.frames
+
     def rows(x: Array) -> Array:
       return jax.lax.dynamic_slice_in_dim(x, first, size)
 
+    def images(x: Array) -> Array:
+      if frames == 1:
+        return rows(x)
+      return jax.lax.dynamic_slice_in_dim(x, first * frames, size * frames)
+
     part = copy.copy(self)
-    part._first, part.batch = first, types.Batch(*map(rows, self.batch))
-    photographs = rows(self._common['photographs'])
+    own = images(self.batch.images), *map(rows, self.batch[1:])
+    part._first, part.batch = first, types.Batch(*own)
+    photographs = images(self._common['photographs'])
 
     def transform(key: Array) -> Array:
-      return self.settings.train_transform(
-        key, photographs, part.batch.modalities
-      )
+      modalities = part.batch.modalities
+      if frames > 1:
+        modalities = jnp.repeat(modalities, frames)
+      return self.settings.train_transform(key, photographs, modalities)
 
     part._common = self._common | {
       'batch': part.batch,

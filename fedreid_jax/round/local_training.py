@@ -163,7 +163,8 @@ def _begin(
       variables=variables,
       optimizer=settings.optimizer,
       batch_shape=settings.image_shape,
-      max_images=settings.num_steps * settings.image_shape[0],
+      max_images=settings.num_steps
+      * (settings.image_shape[0] // settings.frames),
       round=broadcast.round,
     )
 

@@ -65,7 +65,7 @@ class Settings(NamedTuple):
     train_transform: `(key, uint8 [B, H, W, ch], modalities) -> float32 images`.
     test_transform: `(uint8 [B, H, W, ch]) -> float32 images`.
     outputs: shapes of the model's outputs for a batch.
-    image_shape: `(B, H, W, ch)` of a batch.
+    image_shape: `(B, H, W, ch)` of a batch, B with all frames.
     num_steps: number of steps of the longest round.
     shared: regular expression of the shared parameters.
     persistent: whether the optimiser state is kept between rounds.
@@ -74,6 +74,8 @@ class Settings(NamedTuple):
     data_pass_batch: number of images in a batch of a pass over all images.
     accumulate: whether the gradients of a round are accumulated for one update
       at its end.
+    frames: number of frames of a tracklet, which follow each other in the rows
+      of a plan; 1 for single images.
   """
 
   model: types.Model
@@ -91,6 +93,7 @@ class Settings(NamedTuple):
   masked: bool = True
   data_pass_batch: int = 64
   accumulate: bool = False
+  frames: int = 1
 
 
 class SimulationOptions(NamedTuple):

@@ -349,6 +349,7 @@ def _settings(
     schedule_per_step=config.optim.schedule_per_step,
     data_pass_batch=config.local.data_pass_batch,
     accumulate=config.local.accumulate,
+    frames=config.local.frames,
     **shapes,
   )
 

@@ -70,9 +70,12 @@ def test_all_of_several_under_one_root(minis, tmp_path):
 
 
 @pytest.mark.parametrize('direction', ['infrared-visible', 'visible-infrared'])
-@pytest.mark.parametrize('name', ['sysu-mm01', 'llcm', 'regdb'])
+@pytest.mark.parametrize(
+  'name', ['sysu-mm01', 'llcm', 'regdb', 'hitsz-vcm', 'buptcampus']
+)
 def test_directions_of_visible_infrared(minis, name, direction):
-  spec = f'{name}:direction={direction}' if name == 'regdb' else name
+  both = name in ('sysu-mm01', 'llcm')  # whose records have no direction
+  spec = name if both else f'{name}:direction={direction}'
   (target,) = read(
     config(minis(name), targets=(spec,), direction=direction)
   ).targets

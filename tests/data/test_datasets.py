@@ -58,6 +58,17 @@ IMAGES = {
   ),
   'llcm': dict(train=170, query=80, gallery=90),
   'llcm:direction=visible-infrared': dict(train=170, query=90, gallery=80),
+  # Five persons by three cameras in two modalities; 12 frames each.
+  'hitsz-vcm': dict(train=360, query=180, gallery=180),
+  # A person's first camera has a second tracklet of 7 frames.
+  'hitsz-vcm:shortest=1,direction=visible-infrared': dict(
+    train=430, query=215, gallery=215
+  ),
+  'hitsz-vcm:frames=6': dict(train=180, query=90, gallery=90),
+  'buptcampus': dict(train=150, query=25, gallery=50),
+  'buptcampus:frames=4,direction=visible-infrared': dict(
+    train=120, query=20, gallery=40
+  ),
   'cifar10': dict(train=50, test=10),
   'csv': dict(train=20, query=10, gallery=10),
 }
@@ -78,7 +89,8 @@ def test_images_decode_and_test_persons_are_not_trained_on(read, spec):
   root, dataset, records = read(spec)
   counts = collections.Counter(record.split for record in records)
   assert counts == IMAGES[spec]
-  assert records == sorted(records, key=lambda r: (r.path, r.part))
+  in_order = sorted(records, key=lambda r: (r.tracklet, r.path, r.part))
+  assert records == in_order
   assert len({r.name for r in records}) == len(records)
   image = registry.open_source(root, dataset, records)
   shapes = {decode(image(record), FULL).shape for record in records[::7]}
@@ -91,7 +103,9 @@ def test_images_decode_and_test_persons_are_not_trained_on(read, spec):
   assert people['query'] <= people['gallery'] or not people['gallery']
 
 
-@pytest.mark.parametrize('spec', ['sysu-mm01', 'regdb', 'llcm'])
+@pytest.mark.parametrize(
+  'spec', ['sysu-mm01', 'regdb', 'llcm', 'hitsz-vcm', 'buptcampus']
+)
 def test_infrared_asks_and_visible_is_ranked(read, spec):
   modality = collections.defaultdict(set)
   for record in read(spec)[2]:

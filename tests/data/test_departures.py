@@ -26,7 +26,7 @@ def domain(name='mall', people=4, persons=()):
   pixels = np.arange(rows, dtype=np.uint8).reshape(-1, 1, 1, 1)
   zeros = np.zeros(rows, np.int32)
   named = identities.astype(np.int32)
-  return Images(name, lambda: pixels, named, zeros, zeros, persons)
+  return Images(name, lambda: pixels, named, zeros, zeros, persons=persons)
 
 
 def equal(ours, theirs):

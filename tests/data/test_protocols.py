@@ -16,6 +16,8 @@ def test_every_named_protocol_is_valid_and_plain_data():
     'regdb',
     'llcm',
     'cuhk_sysu',
+    'vcm',
+    'buptcampus',
   }
   for name, protocol in protocols.PROTOCOLS.items():
     assert protocols.get(name) is protocol

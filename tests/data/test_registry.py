@@ -13,7 +13,7 @@ def test_the_papers_data_sets_are_all_there():
     *('market1501', 'dukemtmc', 'msmt17', 'cuhk03-np', 'cuhk03', 'cuhk01'),
     *('cuhk02', 'prid2011', 'viper', '3dpes', 'qmul-ilids', 'ilids-vid'),
     *('caviar4reid', 'grid', 'cuhk-sysu', 'sysu-mm01', 'regdb', 'llcm'),
-    *('cifar10', 'csv'),
+    *('hitsz-vcm', 'buptcampus', 'cifar10', 'csv'),
   }
 
 
@@ -40,6 +40,8 @@ def test_published_counts_add_up():
   assert sum(images('sysu-mm01').values()) == 29033 + 15712
   assert sum(images('llcm').values()) == 46767
   assert sum(images('regdb').values()) == 8240
+  tested = images('buptcampus:direction=visible-infrared')['query']
+  assert images('buptcampus')['query'] + tested == 101938
   cuhk_sysu = images('cuhk-sysu')
   assert cuhk_sysu['query'] + cuhk_sysu['gallery'] == 8347
   assert sum(images('grid').values()) == 1275

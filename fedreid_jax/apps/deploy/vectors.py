@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
@@ -20,7 +20,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy import video
-from fedreid_jax.data import files, heic
+from fedreid_jax.data import files, heic, tracklets
 from fedreid_jax.training import snapshot
 from fedreid_jax.training.files import atomic, recorder
 from fedreid_jax.training.snapshot import Snapshot
@@ -53,6 +53,29 @@ class Vectors(NamedTuple):
   folder: Folder  # the images; `left_out` has those without a vector
   described: dict[str, Any]  # content of the JSON file
   times: dict[str, float]  # of images from videos, seconds by name
+
+
+def of_tracklets(stored: Vectors) -> Vectors:
+  """Replaces the images of each folder, frames of a tracklet, by their mean.
+
+  The first image of a folder stands for it.
+  """
+  rows, first = means_by_folder(stored.rows, stored.folder.names)
+  names = [stored.folder.names[row] for row in first]
+  times = {name: stored.times[name] for name in names if name in stored.times}
+  described = stored.described | {'vectors': len(rows)}
+  return Vectors(rows, stored.folder._replace(names=names), described, times)
+
+
+def means_by_folder(
+  rows: np.ndarray, names: Sequence[str]
+) -> tuple[np.ndarray, list[int]]:
+  """Means of the vectors of each folder, and the rows of its first image."""
+  numbers: dict[str, int] = {}
+  folders = [name.rpartition('/')[0] for name in names]
+  owner = np.array([numbers.setdefault(f, len(numbers)) for f in folders])
+  first = np.unique(owner, return_index=True)[1]
+  return tracklets.pooled(np.asarray(rows), owner)[first], first.tolist()
 
 
 def csv_of(path: Path) -> Path:

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from fedreid_jax import errors
-from fedreid_jax.data import federation, protocols
+from fedreid_jax.data import federation, protocols, tracklets
 from fedreid_jax.data.benchmark import prepared, trials
 from fedreid_jax.data.benchmark.prepared import Prepared
 from fedreid_jax.data.datasets import infrared, records, registry
@@ -118,6 +118,7 @@ def _images(
     np.where(distractors, NOBODY, own.people)[rows].astype(np.int32),
     own.cameras[rows],
     own.modalities[rows],
+    None if own.tracklets is None else own.tracklets[rows],
   )
 
 
@@ -154,7 +155,10 @@ def _target(spec: str, own: Prepared, config: Data) -> Target:
     raise errors.DataError(
       f'{spec} has no test images', 'data.targets', 'make it a source'
     )
-  query, gallery = np.flatnonzero(is_query), np.flatnonzero(is_gallery)
+  query, gallery = (
+    tracklets.representatives(np.flatnonzero(side), images.tracklets)
+    for side in (is_query, is_gallery)
+  )
   if protocol not in ('sysu', 'llcm'):
     direction = own.options.get('direction', 'all')
     if direction not in ('all', config.direction):

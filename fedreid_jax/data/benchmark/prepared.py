@@ -1,7 +1,8 @@
 """Published data sets with decoded pixels on disk, and their labels.
 
 The images are read from the official folder or from a folder that `prepare`
-wrote. Both give the same arrays in the same order: by path, then part.
+wrote. Both give the same arrays in the same order: by path, then part, and
+frames by tracklet and time.
 """
 
 import contextlib
@@ -37,6 +38,7 @@ class Prepared(NamedTuple):
   people: Int32[np.ndarray, ' M']  # as in `Record.person`
   cameras: Int32[np.ndarray, ' M']  # numbers as published
   modalities: Int32[np.ndarray, ' M']  # 0 visible, 1 infrared
+  tracklets: Int32[np.ndarray, ' M'] | None  # numbers; None without tracklets
   splits: Shaped[np.ndarray, ' M']  # as in `Record.split`
   names: tuple[str, ...]  # path and part of each image, unique
   files: Shaped[np.ndarray, ' M']  # SHA-256 of file or pixels
@@ -76,7 +78,9 @@ def open_prepared(
   records = registry.read(dataset, folder, **options)
   paths = sorted({record.path for record in records})
   listing = list(zip(paths, cache.stat(folder, paths), strict=True))
-  made_of = integrity.digest(listing, records, decoder._asdict())
+  made_of = integrity.digest(
+    listing, [record.stored for record in records], decoder._asdict()
+  )
   read = registry.open_source(folder, dataset, records)
   images, manifest = cache.ensure(
     cache.cache_dir() / 'images' / made_of[:24],
@@ -167,13 +171,14 @@ def _build(dataset, source, base, options, advance) -> None:
     ]
     for path in paths
   }
+  stored = [record.stored for record in records]
   # This file is written last and atomically, since a data set without it counts
   # as not built.
   integrity.write(
     built / SOURCES,
     {
-      'digest': integrity.digest(records, hashes),
-      'records': records,
+      'digest': integrity.digest(stored, hashes),
+      'records': stored,
       'files': recorded,
       'hashes': [hashes[record.name] for record in records],
     },
@@ -227,8 +232,8 @@ def _open_built(
 ) -> Prepared:
   sources = _read_sources(built)
   records = [
-    Record(path, person, camera, modality, split, tuple(part))
-    for path, person, camera, modality, split, part in sources['records']
+    Record(path, person, camera, modality, split, *map(tuple, rest))
+    for path, person, camera, modality, split, *rest in sources['records']
   ]
   made_of = integrity.digest(sources['digest'], decoder._asdict())
   lock = threading.Lock()
@@ -301,6 +306,7 @@ def _join(
     np.asarray([getattr(r, field) for r in records], np.int32)
     for field in ('person', 'camera', 'modality')
   )
+  tracks = [record.tracklet[0] for record in records if record.tracklet]
   return Prepared(
     dataset,
     options,
@@ -308,6 +314,7 @@ def _join(
     people,
     cameras,
     modalities,
+    np.asarray(tracks, np.int32) if tracks else None,
     np.asarray([r.split for r in records]),
     tuple(r.name for r in records),
     np.asarray(hashes),

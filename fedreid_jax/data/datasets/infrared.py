@@ -17,20 +17,12 @@ from fedreid_jax.data.datasets.photos import Photos
 from fedreid_jax.data.datasets.records import (
   DIRECTIONS,
   INFRARED,
-  MODALITIES,
   VISIBLE,
   Count,
   Dataset,
   Record,
   divided,
 )
-
-
-def _side(direction: str, modality: int) -> str:
-  """Split of the test images of a modality."""
-  is_query = direction.startswith(MODALITIES[modality])
-  return 'query' if is_query else 'gallery'
-
 
 SYSU_INFRARED = (3, 6)  # of cameras 1 to 6
 
@@ -53,7 +45,7 @@ def _sysu_mm01(root: Path, val: str) -> list[Record]:
     split_as = {
       'train': 'train',
       'val': 'val' if val == 'val' else 'train' if val == 'train' else '',
-      'test': _side(DIRECTIONS[0], modality),
+      'test': layout.side(DIRECTIONS[0], modality),
     }
     for name, person in layout.named(
       root, f'cam{camera}', r'cam\d/(\d+)/[^/]+'
@@ -148,7 +140,7 @@ def _regdb(root: Path, trial: int, direction: str) -> list[Record]:
   records = []
   for part in ('train', 'test'):
     for modality, side in enumerate(('visible', 'thermal')):
-      split = _side(direction, modality) if part == 'test' else part
+      split = layout.side(direction, modality) if part == 'test' else part
       for name, *_ in layout.lines(root, f'idx/{part}_{side}_{trial}.txt'):
         # The label after the path is numbered anew in every list; the folder is
         # the person.
@@ -216,7 +208,7 @@ def _llcm(root: Path, direction: str) -> list[Record]:
       records.append(Record(name, person, camera, modality, 'train'))
   layout.require(root, (record.path for record in records))
   for modality, side in enumerate(LLCM_SIDES):
-    split = _side(direction, modality)
+    split = layout.side(direction, modality)
     # Person and camera of the folders, as the published code reads them.
     for name, camera, person in layout.named(
       root, f'test_{side}', r'[^/]+/cam(\d)/(\d+)/[^/]+'

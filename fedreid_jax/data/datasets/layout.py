@@ -9,7 +9,7 @@ from typing import Any
 from fedreid_jax import errors
 from fedreid_jax.core import archives
 from fedreid_jax.data import files
-from fedreid_jax.data.datasets.records import Record
+from fedreid_jax.data.datasets.records import MODALITIES, Record
 
 HELP = 'see docs/datasets.md for the tree'
 # Folders of Market-1501, which other data sets have too.
@@ -88,6 +88,11 @@ def from_boxes(
     for split, folder in BOXES.items()
     for record in from_names(root, below + folder, pattern, split, cameras)
   ]
+
+
+def side(direction: str, modality: int) -> str:
+  """Split of the test images of a modality, 'query' or 'gallery'."""
+  return 'query' if direction.startswith(MODALITIES[modality]) else 'gallery'
 
 
 def lines(root: Path, name: str) -> Iterator[list[str]]:

@@ -48,6 +48,8 @@ class Record(NamedTuple):
       classification task; 'public' for a set without labels.
     part: () for the whole file; a box (left, top, width, height) in pixels, or
       the position in a container, for the `extract` of the data set.
+    tracklet: () for an image of its own; of a frame, the number of its tracklet
+      in the data set, from 1, and its place in time, from 0.
   """
 
   path: str
@@ -56,6 +58,14 @@ class Record(NamedTuple):
   modality: int  # 0 visible, 1 infrared
   split: str
   part: tuple[int, ...] = ()
+  tracklet: tuple[int, ...] = ()
+
+  @property
+  def stored(self) -> tuple[Any, ...]:
+    """The fields for JSON, without a tracklet if there is none."""
+    # Digests of data sets without tracklets are those from before there were
+    # any.
+    return tuple(self) if self.tracklet else tuple(self)[:-1]
 
   @property
   def name(self) -> str:

@@ -112,6 +112,8 @@ def locate(
 def read(dataset: Dataset, folder: Path, **options: Any) -> list[Record]:
   """Reads a data set from the result of `locate`, sorted by path and part.
 
+  Frames are sorted by tracklet and time.
+
   Raises:
     ConfigError: for an unknown option or value.
     DataError: for files that are not as published.
@@ -134,7 +136,8 @@ def read(dataset: Dataset, folder: Path, **options: Any) -> list[Record]:
       )
   if not records:
     raise errors.DataError('no images', str(folder), 'see docs/datasets.md')
-  return records
+  # Without tracklets the order stays.
+  return sorted(records, key=lambda r: r.tracklet)
 
 
 def open_source(

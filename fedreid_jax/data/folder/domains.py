@@ -80,7 +80,7 @@ def numbered(
     identities.astype(np.int32),
     cameras.astype(np.int32),
     np.asarray(listing.modalities or [0] * size, np.int32),
-    tuple(persons.tolist()),
+    persons=tuple(persons.tolist()),
   )
   return images, by_name.tolist() if listing.cameras else []
 

@@ -109,6 +109,8 @@ def load(config: Data, clients: bool = True) -> Source:
     digest.append(f'presence={config.presence}')
   if config.camera_spread > 1:
     digest.append(f'camera_spread={config.camera_spread}')
+  if config.tracklet:
+    digest.append(f'tracklet={config.tracklet}')
   return Source(
     tuple(_seen(config, d) for d in sources) if clients else (),
     tuple(targets),
@@ -134,7 +136,8 @@ def _new_identities(config: Data, spec: str, usual: Domain, learned) -> Target:
     made = federation.split_target(images, query)
     return made._replace(direction=config.direction)
   shot = np.arange(len(images.identities)) % domain.shots
-  return federation.split_target(images, shot == 0)
+  # The first shot, or with tracklets the first tracklet.
+  return federation.split_target(images, shot < max(config.tracklet, 1))
 
 
 def _later_shots(config: Data, spec: str, learned) -> Target:
@@ -242,7 +245,14 @@ def _images(config: Data, domain: Domain, first: int) -> Images:
   person, camera, kind = (
     np.concatenate(c).astype(np.int32) for c in zip(*columns, strict=True)
   )
-  return Images(domain.title, pixels, person, camera, kind)
+  numbers = None
+  if config.tracklet:
+    # Shots follow each other, and the last tracklet of a camera may be shorter.
+    row = np.arange(len(person), dtype=np.int32)
+    each = -(-domain.shots // config.tracklet)
+    shot = row % domain.shots // config.tracklet
+    numbers = row // domain.shots * each + shot
+  return Images(domain.title, pixels, person, camera, kind, numbers)
 
 
 def kept_images(

@@ -129,8 +129,10 @@ def digest(config: Config, federation: Federation) -> str:
   found.update(json.dumps(about).encode())
   for client in federation.clients:
     found.update(json.dumps([client.name, client.num_identities]).encode())
-    for column in (client.labels, client.cameras, client.modalities):
-      found.update(column.tobytes())
+    columns = client.labels, client.cameras, client.modalities
+    for column in (*columns, client.tracklets):
+      if column is not None:
+        found.update(column.tobytes())
     if not federation.digest:  # images of arrays, not of files
       found.update(client.images().tobytes())
   return found.hexdigest()

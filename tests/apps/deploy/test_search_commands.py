@@ -106,6 +106,39 @@ def test_a_folder_is_embedded_and_searched(world, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_tracklet_is_searched_among_tracklets(world, tmp_path):
+  """A folder with two frames of a person, against the folders of all."""
+  workdir, photos, ranked = world
+  query = tmp_path / 'query'
+  query.mkdir()
+  for name in ('x_00.png', 'x_02.png'):
+    shutil.copy(photos / 'p1' / name, query)
+  code, text, err = commands.launch(
+    'search',
+    f'--workdir={workdir}',
+    f'--gallery={photos}',
+    f'--query={query}',
+    '--tracklets',
+    f'--out={tmp_path / "found.html"}',
+  )
+  assert code == 0, err
+  assert 'note: fewer tracklets than --k=10 are found' in text
+  assert 'gallery: 4 tracklets' in text
+  rows = rows_of(text)
+  means = ranked.reshape(4, 3, -1).mean(1)
+  asked = ranked[[3, 5]].mean(0)
+  cosines = means @ asked / np.linalg.norm(means, axis=1)
+  expected = 1 - cosines / np.linalg.norm(asked)
+  order = np.argsort(expected)
+  assert [image for _, _, image in rows] == [
+    f'p{k}/x_00.png' + ' (same file)' * int(k == 1) for k in order
+  ]
+  np.testing.assert_allclose(
+    [near for _, near, _ in rows], expected[order], atol=1e-4
+  )
+
+
+@pytest.mark.slow
 def test_a_folder_is_searched_at_once(world, tmp_path):
   workdir, photos, _ = world
   shutil.copytree(photos, tmp_path / 'photos')
@@ -345,6 +378,15 @@ def test_one_line_and_a_code(tmp_path, door, flags, code, message):
   'door, flags, code, message',
   [
     ('embed', ['--images={photos}'], 2, 'give the --workdir'),
+    (
+      'search',
+      [
+        *('--workdir={run}', '--gallery={photos}', '--query={photo}'),
+        *('--index=ivfpq', '--tracklets'),
+      ],
+      2,
+      '--index is for images',
+    ),
     ('embed', ['--workdir={run}', '--images={none}'], 3, 'does not exist'),
     ('embed', ['--workdir={run}', '--images={empty}'], 3, 'no images'),
     ('embed', ['--workdir={run}', '--images={photos}'], 4, 'config.json'),

@@ -178,6 +178,17 @@ def opened(source: Source, stored: 'Vectors') -> 'Gallery':
   )
 
 
+def check_tracklets() -> None:
+  """Refuses flags whose files are of images, not of tracklets."""
+  for flag in (_INDEX, _STRANGERS):
+    if flag.value != flag.default:
+      raise errors.ConfigError(
+        f'--{flag.name} is for images',
+        '--tracklets',
+        'leave one of the two flags out',
+      )
+
+
 def strangers(model: 'Snapshot', metric: str) -> 'Calibration | None':
   """Reads --strangers for a model and a distance, None without the flag.
 
@@ -217,9 +228,10 @@ def about(
   stored: 'Vectors',
   gallery: 'Gallery',
   known: 'Calibration | None' = None,
+  unit: str = 'image',
 ) -> list[tuple[str, str]]:
   """Prints the facts of a search, and returns them with the model."""
-  images = errors.counted(len(gallery), 'image')
+  images = errors.counted(len(gallery), unit)
   method = METHODS[gallery.backend]
   if gallery.index:
     recall = gallery.index.recall

@@ -39,6 +39,12 @@ _OUT = flags.DEFINE_string('out', 'search.html', 'Page to write.')
 _EXCLUDE = flags.DEFINE_bool(
   'exclude_same_file', False, 'Leave out images with the bytes of the query.'
 )
+_TRACKLETS = flags.DEFINE_bool(
+  'tracklets',
+  False,
+  'The images of one folder are frames of one tracklet, whose vector is their '
+  'mean; of queries and of the gallery.',
+)
 # A query may be behind another flag: `--query a.jpg b.jpg --k=5`.
 run.FLAGS.set_gnu_getopt()
 
@@ -48,6 +54,8 @@ def main(argv: list[str]) -> None:
 
   def body():
     gallery_flags.check()
+    if _TRACKLETS.value:
+      gallery_flags.check_tracklets()
     from fedreid_jax.training.files import atomic
 
     # All checks come first, since a large gallery takes long to embed.
@@ -90,12 +98,17 @@ def _search(
   out: Path,
   known: 'Calibration | None',
 ) -> None:
-  from fedreid_jax.apps.deploy import crops, image_search
+  from fedreid_jax.apps.deploy import crops, image_search, vectors
   from fedreid_jax.training.files import atomic
 
   paths, found = queries
   apart = gallery_flags.apart(source)
   stored = gallery_flags.embedded(source, model)
+  if _TRACKLETS.value:
+    stored = vectors.of_tracklets(stored)
+    names = [path.as_posix() for path in paths]
+    found, first = vectors.means_by_folder(found, names)
+    paths = [paths[row] for row in first]
   folder = stored.folder
   gallery = gallery_flags.opened(source, stored)
   k = gallery_flags.neighbours()
@@ -111,10 +124,11 @@ def _search(
     crops.read(folder.root),
     apart,
   )
-  about = gallery_flags.about(model, stored, gallery, known)
+  unit = 'tracklet' if _TRACKLETS.value else 'image'
+  about = gallery_flags.about(model, stored, gallery, known, unit)
   _print(answers)
   if max(len(one.hits) for one in answers) < k:
-    print(f'note: fewer images than --k={k} are found')
+    print(f'note: fewer {unit}s than --k={k} are found')
   max_pixels = model.config.data.max_pixels
   atomic.write_text(out, image_search.page(answers, about, max_pixels))
 

@@ -8,11 +8,13 @@ from fedreid_jax.apps.papers.tables import (
   fedreidbench,
   fedreidbench_journal,
   l2rw,
+  l2rw_plus,
   others,
 )
 
 PAPERS = (
-  *(dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid, feddg, others),
+  *(dfh, fedreidbench, fedreidbench_journal, l2rw, l2rw_plus, fedreid),
+  *(feddg, others),
 )
 TABLES = {table.id: table for paper in PAPERS for table in paper.TABLES}
 _CLAIMS: tuple[declare.Claim, ...] = (
