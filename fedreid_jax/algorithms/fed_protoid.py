@@ -260,7 +260,7 @@ def _begin(is_camera: IsCamera, state: Clusters, ctx: RoundCtx) -> Adapting:
 
 def _kernel(variables: Flat) -> str:
   # `no_clusters` has refused other numbers of classifiers than one.
-  return next(n for n in variables if n.endswith(pseudo_labels.KERNEL))
+  return next(n for n in variables if n.endswith(memory.KERNEL))
 
 
 def _teach(state: Adapting, ctx: StepCtx) -> tuple[Adapting, Outputs]:
