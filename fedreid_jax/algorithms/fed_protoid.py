@@ -64,7 +64,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedreid_jax.algorithms.statistics import clusters, pseudo_labels
+from fedreid_jax.algorithms.statistics import clusters, memory, pseudo_labels
 from fedreid_jax.algorithms.statistics.pseudo_labels import Clusters
 from fedreid_jax.core import quotients, trees
 from fedreid_jax.core.options import Checked, NonNegative, Range, Share
