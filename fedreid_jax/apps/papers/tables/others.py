@@ -21,13 +21,15 @@ from fedreid_jax.apps.papers.tables.declare import (
 from fedreid_jax.apps.papers.tables.dfh import BASE, DFH
 
 NO_FIGURE = 'no figure for this setting'
-# The base has the loss of DFH. The first three methods are compared in their
-# papers with plain training, and DACS with FedPav.
+# The base has the loss of DFH. Papers compare DACS, CrossStyle and SSCU with
+# FedPav, and the first three methods with plain training.
 GENERALISATION = {
   'mixstyle': ('MixStyle', 'Mixed styles of a batch'),
   'ccst': ('CCST', 'Images in the styles of other clients'),
   'fedsr': ('FedSR', 'Simple representations'),
   'dacs': ('DACS', 'Images of a style transformation model'),
+  'crossstyle': ('CrossStyle', 'Exchanged styles of a batch'),
+  'sscu': ('SSCU', 'Images of a learned style and a memory of identities'),
 }
 MOMENTS = 'evaluation.batch_stats=target'
 CAMERAS = 'evaluation.camera_norm=standardise'
@@ -39,6 +41,8 @@ CONVNET = 'fedpav:trial,'
 VIT = f'{CONVNET}model.name=vit,model.pretrained=vit-synthetic,'
 FULL = Arm(f'{CONVNET}optim.lr=0.1')
 FULL_VIT = Arm(f'{VIT}optim.lr=0.05')
+PARTS = 'vit.part_prompts=(2,2,2,4)'
+TUNED = f'{PARTS},model.trained=.*prompt'
 
 
 # Cameras without labels that adapt the model of a source. All rows have the
@@ -159,6 +163,22 @@ CLAIMS = (
       *('vit_prompts', 'Prompts of a transformer'),
       'vit.prompts=8,model.trained=.*prompt,optim.lr=0.1',
     ),
+  ),
+  _claim(
+    *('sscu_dacs', 'SSCU'),
+    'A memory of identities improves DACS on unseen domains.',
+    *(Arm('sscu:trial'), Arm('dacs:trial,dacs.lam=5.0'), SideClaim),
+  ),
+  _claim(
+    *('bapm', 'FedBPrompt'),
+    'Prompts of parts of the body improve a transformer.',
+    *(_changed(FULL_VIT, PARTS), FULL_VIT, SideClaim),
+  ),
+  _claim(
+    *('pfts', 'FedBPrompt'),
+    'Prompts alone improve a transformer that a federation has trained.',
+    Arm(f'{FULL_VIT.recipe},{TUNED}', start=FULL_VIT.recipe),
+    *(FULL_VIT, SideClaim),
   ),
   _claim(
     *('target_moments', 'AdaBN'),
