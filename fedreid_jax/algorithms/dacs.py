@@ -134,7 +134,7 @@ def _of_images(options: Options, shape: tuple[int, ...]) -> Component:
       loss=functools.partial(_loss, options),
       round_end=_round_end,
     ),
-    properties=('single_images',),
+    properties=('learned_style', 'single_images'),
   )
 
 

@@ -185,7 +185,7 @@ def _of_images(options: Options, shape: tuple[int, ...]) -> Component:
     if gated
     else None,
     properties=('before_first_round', 'single_images'),
-    conflicts=('dacs',),
+    conflicts=('learned_style',),
   )
 
 

@@ -301,6 +301,7 @@ class Participants(NamedTuple):
 #     kept, so that it costs no bytes.
 #   independent: no parameter is shared.
 #   label_free: its loss does not depend on labels.
+#   learned_style: it trains on images in a style that each client learns.
 #   local_model: the state of its client hooks is (variables, whether there are
 #     any), a model of the client that is evaluated beside the server's model.
 #   needs_uploads: its hooks read `ctx.uploaded`, all uploads of a round, and
@@ -326,6 +327,7 @@ Property = Literal[
   'free_message',
   'independent',
   'label_free',
+  'learned_style',
   'local_model',
   'needs_uploads',
   'proximal',

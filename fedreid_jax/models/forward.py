@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import Array
@@ -35,12 +35,14 @@ class ForwardCtx(NamedTuple):
   cameras: Int[Array, ' B'] | None = None
 
 
-def frames(num_images: int, ctx: ForwardCtx) -> int:
+def frames(images: Float[Array, 'M H W ch'], ctx: ForwardCtx) -> int:
   """Number of images for each row of a context, the frames of a tracklet."""
   columns = (ctx.mask, ctx.modalities, ctx.labels, ctx.cameras)
-  sizes = {len(column) for column in columns if column is not None}
-  # A context that says nothing of rows is of single images.
-  return num_images // min(sizes, default=num_images)
+  sizes = [column.shape[0] for column in columns if column is not None]
+  # A context that says nothing of rows is of single images. In an exported
+  # program the sizes are names, which can only be compared.
+  number = images.shape[0]
+  return number // min(sizes) if sizes and number not in sizes else 1
 
 
 def of_frames(ctx: ForwardCtx, number: int) -> ForwardCtx:

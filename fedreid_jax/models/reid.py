@@ -72,7 +72,7 @@ class ReIDNet(nn.Module):
       num_identities: number of real identities, which come first; may be
         traced; None if all `num_classes` are real.
     """
-    mask, frames = ctx.mask, forward.frames(len(images), ctx)
+    mask, frames = ctx.mask, forward.frames(images, ctx)
     if frames > 1:
       ctx = forward.of_frames(ctx, frames)
     if ctx.mask is not None:

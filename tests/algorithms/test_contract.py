@@ -29,6 +29,8 @@ METHODS = (
   *DEFAULT,
   'fedpav client_clustering uniform local_models noise byzantine',
   'fedpav mixstyle cluster_contrast',
+  'fedpav dacs',
+  'fedpav fed_protoid',
   'fedpav dpsgd',
   'fedpav fedatt kd',
   'fedpav fedbuff',

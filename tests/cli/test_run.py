@@ -71,7 +71,7 @@ def test_lines_that_say_nothing_twice(known, line):
     ('--config.optim.momentun=1', 'optim.momentum'),
     ('--config.roundz=1', 'rounds'),
     ('--config.lr=1', 'optim.lr or fedbuff.lr or fedopt.lr or kd.lr'),
-    ('--config.model.momentum=1', 'optim.momentum or .* kd.momentum'),
+    ('--config.model.momentum=1', 'optim.momentum or .* kd.momentum or .*'),
     ('--config.optm.nesterow=1', 'optim.nesterov'),
     ('--noconfig.data.invrt', 'data.invert'),
     ('--config.model.features[0]=1', 'model.features'),

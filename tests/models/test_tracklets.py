@@ -85,7 +85,7 @@ def test_numbers_of_frames_follow_from_shapes():
     (ForwardCtx(True, None, None, None, six), 2),
     (ForwardCtx(True, six.repeat(2), six.repeat(2)), 1),
   ):
-    assert forward.frames(12, ctx) == number
+    assert forward.frames(jnp.zeros((12, 2, 1, 3)), ctx) == number
   ctx = forward.of_frames(ForwardCtx(True, None, jnp.arange(3)), 2)
   assert ctx.train and ctx.mask is None
   assert ctx.modalities.tolist() == [0, 0, 1, 1, 2, 2]

@@ -2,7 +2,6 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 import toy
@@ -245,21 +244,3 @@ def test_touched_clients_are_those_with_other_pixels():
   after = [second._replace(images=lambda: pixels), *rest]
   assert forgetting.touched(before, after) == (first.name, second.name)
   assert forgetting.touched(before, before) == ()
-
-
-def test_classifiers_of_another_padding():
-  rng = np.random.default_rng(0)
-  head, new = rng.normal(size=(3, 5)), rng.normal(size=(3, 4))
-  bias, other = rng.normal(size=5), rng.normal(size=4)
-  names = [f'params/classifier/{name}' for name in ('kernel', 'bias')]
-  body = {'params/a/kernel': rng.normal(size=(3, 5))}
-  found = warm_start._padded(
-    dict(zip(names, (head, bias), strict=True)) | body,
-    dict(zip(names, (new, other), strict=True)) | body,
-    3,
-  )
-  np.testing.assert_array_equal(found[names[0]][:, :3], head[:, :3])
-  np.testing.assert_array_equal(found[names[0]][:, 3:], new[:, 3:])
-  np.testing.assert_array_equal(found[names[1]], [*bias[:3], other[3]])
-  assert found['params/a/kernel'] is body['params/a/kernel']
-  assert jax.tree.structure(found).num_leaves == 3
