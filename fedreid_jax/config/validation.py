@@ -51,7 +51,10 @@ def validate(config: ConfigDict | Config) -> Config:
 def _rules(c: Config) -> Iterator[Rule]:
   # The rules of the fields come first: the components, which are made for the
   # rules of the method, need valid options.
-  for part in (_run, _availability, _data, _training, _evaluation, _method):
+  for part in (
+    *(_run, _availability, _data, _training, _augment),
+    *(_evaluation, _method),
+  ):
     yield from part(c)
 
 
@@ -307,6 +310,9 @@ def _training(c: Config) -> Iterator[Rule]:
     f'the rate is zero after round {c.optim.schedule_rounds} of {c.rounds}',
     'give at least as many rounds as the run has, or another schedule',
   )
+
+
+def _augment(c: Config) -> Iterator[Rule]:
   amounts = (
     *(c.augment.jitter_brightness, c.augment.jitter_contrast),
     *(c.augment.jitter_saturation, c.augment.jitter_hue),

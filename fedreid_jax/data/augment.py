@@ -159,17 +159,8 @@ def make(
       mirror = jax.random.bernoulli(keys[1], config.flip)
       image = jnp.where(mirror, image[:, ::-1], image)
     if config.jitter:
-      image = colours.jitter(
-        jax.random.fold_in(key, JITTER),
-        image,
-        colours.Amounts(
-          config.jitter_brightness,
-          config.jitter_contrast,
-          config.jitter_saturation,
-          config.jitter_hue,
-        ),
-        config.jitter,
-      )
+      own = jax.random.fold_in(key, JITTER)
+      image = colours.jitter(own, image, _amounts(config), config.jitter)
     # Erasing fills after normalisation, as in the papers' code.
     image = test(changes.before(keys[3], image, group))
     if config.erase:
@@ -276,6 +267,15 @@ class Colours(NamedTuple):
   groups: Callable[..., Int[Array, ' B']]
   before: Callable[..., Num[Array, 'H W ch']]
   after: Callable[..., Float[Array, 'H W ch']]
+
+
+def _amounts(config: Augment) -> colours.Amounts:
+  return colours.Amounts(
+    config.jitter_brightness,
+    config.jitter_contrast,
+    config.jitter_saturation,
+    config.jitter_hue,
+  )
 
 
 def _colour_changes(config: Augment, channels: int) -> Colours:

@@ -69,8 +69,8 @@ class DataPass(NamedTuple):
     init: `(Outputs with shapes, RoundCtx) -> accumulator`.
     update: `(accumulator, Outputs, Batch) -> accumulator`.
     every_round: whether it runs after the training of each round; otherwise it
-      runs before round 0 only, for a component that is `before_first_round`,
-      and `ctx.data_pass` has no images in later rounds.
+      runs before round 0 for a component that is `before_first_round`, and
+      `ctx.data_pass` means nothing in later rounds.
   """
 
   init: Callable[[types.Outputs, contexts.RoundCtx], Tree]

@@ -22,7 +22,12 @@ from fedreid_jax.core.options import Mark, Range
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method import accounting
 from fedreid_jax.method.accounting import Mechanism, Released
-from fedreid_jax.method.component import Component, Participants, releases
+from fedreid_jax.method.component import (
+  Component,
+  Participants,
+  judges,
+  releases,
+)
 
 SMALLEST = 0.1  # multiplier of one step below which there is no guarantee
 Unit = Literal['client', 'identity', 'image']
@@ -119,6 +124,7 @@ class Guarantee:
       # hooks that the check is about. `compose` checks the losses of others.
       if not (owners[0].client and owners[0].client.gradient):
         _check_order(owners[0], components)
+      _check_judges(owners[0], components)
       self._owner = owners[0].name
       self._claim = owners[0].claim(participants)
     self._epsilons = functools.cache(self._epsilon)
@@ -284,6 +290,17 @@ def _is_negligible(mechanism: Mechanism) -> bool:
   # the multiplier z / sqrt(n).
   repeated = mechanism.steps if mechanism.rate == 1 else 1
   return mechanism.noise < SMALLEST * math.sqrt(repeated)
+
+
+def _check_judges(owner: Component, components: Sequence[Component]) -> None:
+  """Refuses results on persons of the clients that change the model."""
+  for component in filter(judges, components):
+    raise errors.ConfigError(
+      f'{component.name!r} judges models on held-out persons without noise, so '
+      f'that {owner.name!r} cannot claim a guarantee',
+      'components',
+      f'remove {component.name!r} or {owner.name!r}',
+    )
 
 
 def _check_order(owner: Component, components: Sequence[Component]) -> None:

@@ -181,6 +181,7 @@ def check(components: Sequence[Component]) -> None:
   for hook in SINGLE_OWNER:
     owner(components, hook)
   _check_gradient(components)
+  _check_passes(components)
   for component in components:
     others = [c for c in components if c is not component]
     for name in component.conflicts:
@@ -202,6 +203,19 @@ def check(components: Sequence[Component]) -> None:
       'keep one of them',
     )
   _check_uploads(components)
+
+
+def _check_passes(components: Sequence[Component]) -> None:
+  """Refuses a data pass that would never run."""
+  for component in components:
+    own = component.client and component.client.data_pass
+    if own and not own.every_round and not early(component):
+      raise errors.ConfigError(
+        f'the data pass of {component.name!r} runs before the first round '
+        'only, for which it lacks a property',
+        'components',
+        "give it the property 'before_first_round'",
+      )
 
 
 def _check_uploads(components: Sequence[Component]) -> None:

@@ -23,6 +23,7 @@ from fedreid_jax.data import departures
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.data.synthetic import versions
+from fedreid_jax.method.component import judges
 from fedreid_jax.training import build, earlier_data, loop
 from fedreid_jax.training.files import (
   atomic,
@@ -169,7 +170,7 @@ def _equal(one: ClientData, other: ClientData) -> bool:
 def notices(left: Left) -> list[str]:
   """What a person who leaves somebody out of a run should read."""
   found = []
-  if not left.touched:
+  if not left.touched and not _is_judged(left.config):
     found.append(
       'no client trains on them (held out or tested on), so that only '
       'evaluations and the choice of the best round may differ'
@@ -237,6 +238,8 @@ def start(left: Left) -> Start:
     or validation.is_private(config)
     # They may have read the images of everybody, or their number.
     or any(one.bind for one in validation.load_components(config))
+    # Held-out persons have been tested since the start of the run.
+    or _is_judged(config)
   )
   if depends or not kept:
     return Start(0)
@@ -253,6 +256,11 @@ def start(left: Left) -> Start:
     and not (left.workdir / steps.FOLDER / str(step) / 'rows').is_dir()
   ]
   return Start(max(fitting, default=0), first, before, after)
+
+
+def _is_judged(config: Config) -> bool:
+  """Whether training depends on tests on held-out persons."""
+  return any(map(judges, validation.load_components(config)))
 
 
 def _first_round(left: Left, before: build.Setup, after: build.Setup) -> int:

@@ -167,6 +167,8 @@ def test_bytes_are_those_of_packed_numbers_with_keys_and_shares():
     ('ccst', "server of 'ccst' receives single messages"),
     ('fedatt', "rule of 'fedatt' needs all uploads at once"),
     ('fedbuff', "clients of 'fedbuff' start from models of different rounds"),
+    ('sscu', "clients of 'sscu' send messages before the first round"),
+    ('cluster_contrast', "clients of 'cluster_contrast' send messages before"),
     ('kd', "'kd' needs all uploads at once"),
     ('robust', "rule of 'robust' needs all uploads at once"),
   ],
@@ -197,7 +199,7 @@ def test_only_attackers_that_agree_are_refused():
   'name',
   (
     *('fedprox', 'moon', 'snr', 'fedopt', 'noise', 'uniform', 'dpsgd'),
-    *('mixstyle', 'fedsr', 'dacs'),
+    *('mixstyle', 'crossstyle', 'fedsr', 'dacs', 'fedureid'),
     *('scaffold', 'dppt', 'cdw', 'fednova', 'dp_fedavg'),
   ),
 )

@@ -120,7 +120,6 @@ def test_changes_are_made_in_every_order():
   # A factor above 1 and clipping: the order of two changes matters.
   both = amounts(brightness=1.0, saturation=1.0)
   found = np.asarray(transforms(jitter=1.0, **both).train(KEY, images))
-  config = augment.Augment(jitter=1.0, **both)
   orders = set()
   keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, np.arange(60))
   for k, key in enumerate(jax.vmap(jax.random.fold_in, (0, None))(keys, 6)):
@@ -133,7 +132,7 @@ def test_changes_are_made_in_every_order():
       x = in_numpy(name, x, float(f[(0, 2)[which]]))
     np.testing.assert_allclose(found[k], x, atol=1e-4)
     orders.add(tuple(order))
-  assert config.jitter == 1.0 and orders == {(0, 1), (1, 0)}
+  assert orders == {(0, 1), (1, 0)}
 
 
 def test_jitter_happens_as_often_as_asked():

@@ -108,6 +108,15 @@ def test_an_undeclared_message_is_refused_in_these_words():
     )
 
 
+def test_results_on_persons_of_clients_have_no_guarantee():
+  judge = ServerHooks(judge=lambda state, metrics, done: state)
+  gate = Component('gate', server=judge)
+  for parts in ((owner(), gate), (gate, owner())):
+    with pytest.raises(errors.ConfigError, match="'gate' judges models"):
+      of(*parts)
+  assert of(gate).claim is None
+
+
 def noisy(rounds):
   return [Mechanism(10.0, 1.0, rounds + 1)]
 

@@ -17,6 +17,7 @@ from fedreid_jax.method.component import (
   DataPass,
   ServerHooks,
 )
+from fedreid_jax.round import compose
 from fedreid_jax.training import build
 from fedreid_jax.training.reports import report
 
@@ -121,6 +122,13 @@ def test_a_data_pass_may_run_once(every_round):
   program = handmade.algorithm(parts).program
   assert program.has_data_pass and program.runs_data_pass(False)
   assert program.runs_data_pass(True) == every_round
+
+
+def test_a_data_pass_that_would_never_run_is_refused():
+  never = _counter(False)._replace(properties=())
+  with pytest.raises(errors.ConfigError, match="data pass of 'counter' runs"):
+    compose.check((fedpav.make(), never))
+  compose.check((fedpav.make(), _counter(True)._replace(properties=())))
 
 
 @pytest.mark.slow
