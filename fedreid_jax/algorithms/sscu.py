@@ -9,8 +9,9 @@ model that the client receives. With a temperature T,
 
   L_mem(f, y) = CE(M unit(f) / T, y)
 
-takes the place of the classifier's loss. In a round the client works on a copy
-of its memory. Each step on images x of identities y
+takes the place of the classifier's loss; f is the feature after the neck. In a
+round the client works on a copy of its memory. Each step on images x of
+identities y
 
 1. trains L by L_mem(L(x)) + tri(L(x)),
 2. transforms x to x' and moves rows of the copy by features f' = G(x') of

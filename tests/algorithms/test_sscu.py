@@ -164,19 +164,32 @@ def slope(loss, at):
   return found
 
 
+def double(x):
+  return np.asarray(x, np.float64)
+
+
+def embed(kernel, images):
+  return images.reshape(REAL, -1) @ kernel
+
+
+def restyled(x, scale, shift):
+  m, v = x.mean((1, 2), keepdims=True), x.var((1, 2), keepdims=True)
+  return scale * (x - m) / (np.sqrt(v) + 1e-8) + shift
+
+
+def moved(rows, features, labels):
+  rows = rows.copy()
+  for feature, label in zip(unit(features), labels, strict=True):
+    rows[label] = unit(KEPT * rows[label] + (1 - KEPT) * feature)
+  return rows
+
+
 def in_numpy(round_, lam):
   """The parts of a step, in the order of the docstring."""
-
-  def double(x):
-    return np.asarray(x, np.float64)
-
   x, labels = double(batch().images[:REAL]), LABELS[:REAL]
   kernel, head, mean = (double(VARIABLES[n]) for n in (KERNEL, HEAD, MEAN))
   scale, shift = double(ARRAYS[dacs.SCALE]), double(ARRAYS[dacs.SHIFT])
   rows = double(ROWS)
-
-  def embed(kernel, images):
-    return images.reshape(REAL, -1) @ kernel
 
   def remembered(kernel, rows):
     f = embed(kernel, x)
@@ -187,20 +200,13 @@ def in_numpy(round_, lam):
   local = double(LOCAL[KERNEL])
   local = local - LR * slope(lambda k: remembered(k, rows), local)
   m, v = x.mean((1, 2), keepdims=True), x.var((1, 2), keepdims=True)
-
-  def transformed(scale, shift):
-    return scale * (x - m) / (np.sqrt(v) + 1e-8) + shift
-
-  copy = rows.copy()
-  features = unit(embed(kernel, transformed(scale, shift)))
-  for feature, label in zip(features, labels, strict=True):
-    copy[label] = unit(KEPT * copy[label] + (1 - KEPT) * feature)
+  copy = moved(rows, embed(kernel, restyled(x, scale, shift)), labels)
 
   def total(kernel_, head, scale, shift):
     plain = remembered(kernel_, copy)
     if round_ == 0:
       return plain
-    made = transformed(scale, shift)
+    made = restyled(x, scale, shift)
     f = embed(kernel_, made)
     augmented = entropy_of_labels(f @ head, labels) + triplet(f, labels)
     # H_G of a copy of G that does not change, H_L of the trained L.
