@@ -40,9 +40,9 @@ from the released code: its gate reads rank-1 on the test of the target and
 compares it with a number that is zero and never changes, so that it always
 updates, as `gate=always` does without a test. It updates after rounds 11, 21
 and so on. There, step 3 takes the scores of L_mem(G(x)) from the memory before
-step 2 and its gradient from the rows after it, which are changed in place; the
-variance v(x) is unbiased; one argument is m and the momentum of SGD; and in
-round 0 the classifier has no weight decay. The memory begins with moments of
+step 2 and its gradient from the rows after it, which are changed in place.
+Its variance v(x) is unbiased, one argument is m and the momentum of SGD, and in
+round 0 its classifier has no weight decay. The memory begins with moments of
 batch normalisation that are re-estimated on the client's images
 (`method.batch_stats`), there with those of the model. An identity without
 images is no candidate of L_mem. Other deviations are those of `dacs`.
