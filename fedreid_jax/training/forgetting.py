@@ -233,6 +233,8 @@ def start(left: Left) -> Start:
   kept = [step for step in saved.steps() if 0 < step < config.rounds]
   depends = (
     config.availability.in_flight > 0
+    # The first models, and constants of the network, are of another run.
+    or bool(config.start_from)
     or not config.execution.deterministic
     or bool(_differ(load.load_saved(left.workdir), config))
     or validation.is_private(config)
