@@ -218,6 +218,19 @@ def _data(c: Config) -> Iterator[Rule]:
     'flipped labels only rename persons',
     "set data.client_split to 'iid' and data.labels to '', or use 'shuffle'",
   )
+  tracklets = c.local.frames > 1
+  yield (
+    tracklets and c.data.client_split in ('iid', 'dirichlet'),
+    'data.client_split',
+    f'{c.data.client_split!r} divides the frames of a tracklet among clients',
+    "set it to 'by_camera' or 'by_dataset', or local.frames to 1",
+  )
+  yield (
+    tracklets and bool(c.data.poison),
+    'data.poison',
+    f'{c.data.poison!r} poisons images, not tracklets',
+    "set it to '' and data.poisoned to (), or local.frames to 1",
+  )
   yield (
     classifies and any('/' in name for name in c.data.without),
     'data.without',

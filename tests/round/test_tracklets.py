@@ -7,7 +7,7 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import recipes, schema, validation
+from fedreid_jax.config import parsing, recipes, schema, validation
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.round import compose
 
@@ -100,6 +100,22 @@ def test_guarantees_of_images_refuse_tracklets():
   config.components = ('fedavg',)
   config.local.frames, config.local.sampler = 2, 'poisson'
   with pytest.raises(errors.ConfigError, match='draws images, not tracklets'):
+    validation.validate(config)
+
+
+@pytest.mark.parametrize(
+  'pairs, text',
+  [
+    (('data.client_split=iid',), 'divides the frames of a tracklet'),
+    (
+      ('data.poison=shuffle', 'data.poisoned=("a",)'),
+      "'shuffle' poisons images, not tracklets",
+    ),
+  ],
+)
+def test_what_knows_images_only_refuses_tracklets(pairs, text):
+  config = parsing.change(schema.default(), ['local.frames=2', *pairs])
+  with pytest.raises(errors.ConfigError, match=text):
     validation.validate(config)
 
 
