@@ -283,7 +283,7 @@ def test_a_run_is_resumed_with_another_tracker(built_once, small, tmp_path):
   small = toy.replaced(small, {'track': ('csv',), 'track_images': 0})
   fr.train(small, tmp_path)
   assert {round_ for round_, _ in table(tmp_path)} == {2}
-  assert 'track' not in (tmp_path / 'config.json').read_text()
+  assert '"track"' not in (tmp_path / 'config.json').read_text()
   small = toy.replaced(small, {'track': ()})
   fr.train(small, tmp_path, restart=True)
   assert not (tmp_path / 'metrics.csv').exists()

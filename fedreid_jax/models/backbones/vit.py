@@ -42,7 +42,7 @@ from fedreid_jax.core import quotients
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array
 from fedreid_jax.models.forward import ForwardCtx
-from fedreid_jax.models.layers import body_prompts, inserted
+from fedreid_jax.models.layers import body_prompts, conv, inserted
 from fedreid_jax.models.options import Model
 
 EPSILON = 1e-6
@@ -333,11 +333,10 @@ class ViT(nn.Module):
     extras: dict = {}
     size = SIZES[self.options.size]
     stride = self.options.stride or size.patch
-    x = nn.Conv(
+    x = conv.Conv(
       size.width,
       (size.patch, size.patch),
-      (stride, stride),
-      padding='VALID',
+      stride,
       use_bias=not self.options.pre_norm,  # CLIP's patches have no bias
       dtype=self.dtype,
       kernel_init=_INIT,
