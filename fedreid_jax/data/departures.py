@@ -104,11 +104,13 @@ def full_name(domains: Sequence[Images], person: str) -> str:
       f'give those who are meant: {every}',
     )
   if not found:
-    known = {name: one.name for one in domains for name in _numbers(one)}
+    full = [f'{one.name}/{name}' for one in domains for name in _numbers(one)]
+    known = dict(zip(full, full, strict=True))
+    known |= {name.partition('/')[2]: name for name in full}
     raise errors.ConfigError(
       f'no person {person!r} in the training images',
       '--identity',
-      _near(person, list(known), known),
+      _near(person, known),
     )
   return f'{found[0]}/{person}'
 
@@ -133,7 +135,7 @@ def rows_of(domain: Images, persons: Sequence[str]) -> Bool[np.ndarray, ' M']:
       raise errors.ConfigError(
         f'no person {person!r} in the training images of {domain.name}',
         FIELD,
-        _near(person, list(named)),
+        _near(person, {name: name for name in named}),
       )
   return np.isin(domain.identities, [named[person] for person in persons])
 
@@ -155,19 +157,17 @@ def _parsed(
   return persons, tuple(unknown)
 
 
-def _near(
-  person: str, known: list[str], domains: Mapping[str, str] | None = None
-) -> str:
-  """The remedy for an unknown person: a similar name, or a few of all."""
+def _near(person: str, known: Mapping[str, str]) -> str:
+  """The remedy for an unknown person: a similar name, or a few of all.
 
-  def shown(name: str) -> str:
-    return f'{domains[name]}/{name}' if domains else name
-
+  `known` are names that could have been given, and the names to show for them.
+  """
   near = difflib.get_close_matches(person, known, 1)
   if near:
-    return f'did you mean {shown(near[0])}?'
-  more = ', ...' if len(known) > FEW else ''
-  return f'there are {", ".join(map(shown, known[:FEW]))}{more}'
+    return f'did you mean {known[near[0]]}?'
+  shown = [*dict.fromkeys(known.values())]
+  more = ', ...' if len(shown) > FEW else ''
+  return f'there are {", ".join(shown[:FEW])}{more}'
 
 
 def _empty() -> errors.ConfigError:

@@ -93,6 +93,11 @@ def divided(config: Data, domains: Sequence[Images]) -> tuple[ClientData, ...]:
     DataError: as `client_split.make_clients`.
     ConfigError: as `client_split.hide_labels`.
   """
+  # A domain that was left out is no client that could be named.
+  poisoned, unlabelled, undivided = (
+    tuple(name for name in names if name not in config.without)
+    for names in (config.poisoned, config.unlabelled, config.undivided)
+  )
   people = client_split.make_clients(
     domains,
     config.client_split,
@@ -100,12 +105,7 @@ def divided(config: Data, domains: Sequence[Images]) -> tuple[ClientData, ...]:
     config.labels,
     num_clients=config.num_clients,
     concentration=config.concentration,
-    undivided=config.undivided,
-  )
-  # A domain that was left out is no client that could be named.
-  poisoned, unlabelled = (
-    tuple(name for name in names if name not in config.without)
-    for names in (config.poisoned, config.unlabelled)
+    undivided=undivided,
   )
   people = poison.poison(
     people,

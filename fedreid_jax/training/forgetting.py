@@ -99,12 +99,20 @@ def leave(
   names = tuple(sorted({*config.data.without, *clients, *found}))
   if names == config.data.without:
     raise errors.ConfigError(
-      'nothing to leave out', '--client', 'give --client or --identity'
+      f'nothing to leave out: {", ".join(names)} left this run before'
+      if names
+      else 'nothing to leave out',
+      str(workdir),
+      'give another --client or --identity',
     )
   rest = load.with_fields(config, {'data.without': names})
   # The errors of unknown names before those of the whole run.
   others, federation = _images(rest), _images(config)
   _check_images(workdir, described, federation)
+  # Changed fields, such as other targets, have a digest of their own.
+  saved = load.load_saved(workdir)
+  read = federation if saved.data == config.data else _images(saved)
+  _check_digest(workdir, described, read.digest)
   own = touched(federation.clients, others.clients)
   return Left(workdir, config, federation, names, rest, others, own)
 
@@ -131,7 +139,13 @@ def _check_images(
       str(workdir / run_files.DESCRIBED),
       'let the sites train a new run without the one that leaves',
     )
-  if described.get(earlier_data.OWN, federation.digest) != federation.digest:
+
+
+def _check_digest(
+  workdir: Path, described: dict[str, Any], digest: str
+) -> None:
+  """Refuses files other than those that the run read."""
+  if described.get(earlier_data.OWN, digest) != digest:
     raise errors.DataError(
       'the images changed since this run began',
       str(workdir),
@@ -327,14 +341,27 @@ def replay(
   check_into(left, into)
   if began.step and not (into / run_files.CONFIG).exists():
     _plant(left, into, began)
-  return loop.train(left.rest, into, verbose=verbose)
+  return _trained(left.rest, into, verbose)
+
+
+def _trained(config: Config, into: Path, verbose: int) -> dict[str, Any]:
+  try:
+    return loop.train(config, into, verbose=verbose)
+  except errors.ConfigError as error:
+    # Only a folder with a run of another configuration is named by such errors.
+    if error.where != str(into.absolute()):
+      raise
+    fix = 'choose another --into, or delete this folder if nobody needs it'
+    raise errors.ConfigError(error.what, error.where, fix) from error
 
 
 def check_into(left: Left, into: Path) -> None:
-  """Refuses the folder of the run itself."""
-  if into.resolve() == left.workdir.resolve():
+  """Refuses the folder of the run itself, and folders in it."""
+  if into.resolve().is_relative_to(left.workdir.resolve()):
     raise errors.ConfigError(
-      'the run itself', '--into', 'give another folder: a run is never changed'
+      'the run itself, or a folder in it',
+      '--into',
+      'give another folder: a run is never changed, and may be deleted later',
     )
 
 
@@ -400,7 +427,7 @@ def more_rounds(
       '--rounds',
       'leave it out, for an exact replay',
     )
-  return loop.train(continued(left, rounds), into, verbose=verbose)
+  return _trained(continued(left, rounds), into, verbose)
 
 
 def continued(left: Left, rounds: int) -> Config:

@@ -100,6 +100,12 @@ def test_a_name_in_two_domains_must_be_chosen():
     departures.full_name(both, '3')
   assert departures.full_name(both, 'yard/3') == 'yard/3'
   assert departures.full_name([domain(), domain('yard', 6)], '5') == 'yard/5'
+  for given, text in (
+    ('mal/3', 'did you mean mall/3?'),
+    ('nobody', r'there are mall/0, .*, yard/3, \.\.\.'),
+  ):
+    with pytest.raises(errors.ConfigError, match=text):
+      departures.full_name([domain('mall'), domain('yard', 9)], given)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +148,13 @@ def test_the_departed_are_not_held_out():
   tests = {target.name: target.images for target in found.targets}
   assert 3 not in tests['validation:plaza'].people
   assert 3 not in tests.get('plaza', tests['validation:plaza']).people
+
+
+def test_a_domain_that_was_one_client_beside_cameras_may_leave():
+  fields = {'client_split': 'by_camera', 'undivided': ('campus',)}
+  found = load.load(config(**fields, without=('campus',)))
+  never = config(client_split='by_camera', sources=('plaza', 'station'))
+  equal(found.clients, load.load(never).clients)
 
 
 def test_classes_stay_numbered():

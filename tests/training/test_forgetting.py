@@ -177,14 +177,16 @@ def test_more_rounds_without_the_largest_client(tmp_path):
 
 @pytest.mark.slow
 def test_a_start_of_another_run_is_named_and_kept(finished, tmp_path):
-  fields = {'start_from': str(finished), 'rounds': 1, 'fraction': 1.0}
+  fields = {'start_from': str(finished), 'rounds': 3}
   loop.train(toy.replaced(CONFIG, fields), tmp_path / 'run')
   left = leave(tmp_path / 'run', persons=['plaza/2'])
+  # Its first models may have learnt from them, whichever round they joined.
+  assert forgetting.start(left) == forgetting.Start(0)
   assert left.rest.start_from == str(finished)
   (text,) = forgetting.notices(left)
   assert text.startswith(f'the run started from {finished}, whose models may')
   results = forgetting.replay(left, tmp_path / 'gone', forgetting.start(left))
-  assert results['rounds'] == 1
+  assert results['rounds'] == 3
 
 
 @pytest.mark.slow
@@ -200,10 +202,30 @@ def test_who_cannot_leave(finished, tmp_path):
       leave(finished, **given)
   left = leave(finished, clients=['campus'], persons=['campus/1'])
   assert left.names == ('campus',)
-  with pytest.raises(errors.ConfigError, match='the run itself'):
-    forgetting.replay(left, finished, forgetting.Start(0))
+  for into in (finished, finished / 'in_it'):
+    with pytest.raises(errors.ConfigError, match='the run itself'):
+      forgetting.replay(left, into, forgetting.Start(0))
+  config = toy.replaced(load.load_saved(finished), {'data.without': ('plaza',)})
+  with pytest.raises(errors.ConfigError, match='plaza left this run before'):
+    forgetting.leave(finished, config, ['plaza'])
   with pytest.raises(errors.IntegrityError, match='no readable config'):
     leave(tmp_path, clients=['campus'])
+
+
+@pytest.mark.slow
+def test_the_folder_of_another_result_is_named(finished, tmp_path):
+  (tmp_path / 'run.json').write_bytes((finished / 'run.json').read_bytes())
+  (tmp_path / 'config.json').write_bytes(
+    (finished / 'config.json').read_bytes()
+  )
+  left = leave(finished, clients=['campus'])
+  for train in (
+    lambda: forgetting.replay(left, tmp_path, forgetting.Start(0)),
+    lambda: forgetting.more_rounds(left, tmp_path, 4),
+  ):
+    with pytest.raises(errors.ConfigError, match='wrote it: .*') as info:
+      train()
+    assert info.value.fix.startswith('choose another --into')
 
 
 @pytest.mark.slow
@@ -229,6 +251,11 @@ def test_notices(finished):
   left = leave(finished, clients=['campus'], changes=['rounds=5'])
   (text,) = forgetting.notices(left)
   assert text.startswith('fields other than those of the run: rounds;')
+  # As `--judge` asks for it where the run had no test of these persons.
+  changes = 'data.targets=("campus",)', 'data.allow_overlap=True'
+  other = leave(finished, clients=['campus'], changes=changes)
+  (text,) = forgetting.notices(other)
+  assert 'of the run: data.allow_overlap, data.targets;' in text
   # Such a run is none of which a checkpoint could be used.
   assert forgetting.start(left) == forgetting.Start(0)
   began = load.with_fields(left.config, {'start_from': '/other'})

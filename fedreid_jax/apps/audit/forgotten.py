@@ -1,8 +1,8 @@
 """Audit of a run that some clients or persons have left.
 
 Three models are compared: that of the run, the one that is to have forgotten,
-and that of a run that never had the departed. The persons who are asked for are
-the departed, and as non-members persons of the same domains whom no run had.
+and that of a run that never had the departed. `departed` has the persons who
+are asked for.
 
 Membership: c(i) is the compactness of the features of person i
 (`shadow.compactness`), measured among the departed and the others together. The
@@ -25,40 +25,23 @@ more than that run is the difference of the areas, with a bootstrap over
 persons.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from fedreid_jax import errors
 from fedreid_jax.apps.audit import detection, shadow, trace
-from fedreid_jax.config import validation as checks
-from fedreid_jax.core.types import ClientData
-from fedreid_jax.data import client_split, departures, validation
-from fedreid_jax.data import load as data_lib
-from fedreid_jax.data.federation import Federation, Images
+from fedreid_jax.apps.audit.departed import Group
 from fedreid_jax.training import loaded_run
-from fedreid_jax.training.forgetting import Left
 from fedreid_jax.training.loaded_run import LoadedRun
 
 RUN, JUDGED, NEVER = 'the run', 'judged', 'never had them'
 MEMBERSHIP, TRACING = 'membership', 'tracing'
-FEWEST = 8  # persons whom no run had
-IMAGES = 2  # of a person, whose features are compared with each other
 DRAWS = 1000  # of the bootstrap
 CERTAIN = 0.05  # largest chance of a rank that is a finding
-
-
-class Group(NamedTuple):
-  """The persons of a domain who are asked for."""
-
-  domain: str
-  images: np.ndarray  # uint8 [M, H, W, ch]
-  persons: Int[np.ndarray, ' M']  # from 0; those of the departed come first
-  modalities: Int[np.ndarray, ' M']
-  departed: int  # number of them
-  client: str  # '' if the client left as a whole
 
 
 class Found(NamedTuple):
@@ -114,131 +97,29 @@ Others = dict[str, Float[np.ndarray, ' Q']]
 Sides = tuple[Departed, Others]
 
 
-def groups(left: Left) -> tuple[Group, ...]:
-  """The departed and persons whom no run had, by domain.
+def check(asked: Sequence[Group], run: LoadedRun) -> None:
+  """Refuses a run that neither attack can judge.
 
   Raises:
-    ConfigError: if the departed were not trained on, are at other clients too,
-      or if there are too few persons of their domain outside of the training.
+    ConfigError: which says why membership cannot.
   """
-  config = left.config
-  if not left.touched:
+  try:
+    _check_membership(run)
+  except errors.ConfigError:
+    with contextlib.suppress(errors.ConfigError):
+      _check_tracing(asked, run)
+      return
+    raise
+
+
+def _check_membership(run: LoadedRun) -> None:
+  if run.name != 'global':
     raise errors.ConfigError(
-      'no client trained on them, so that there is nothing to find',
-      '--judge',
-      'leave it out',
-    )
-  split = config.data.client_split
-  if client_split.CLIENT_SPLITS[split][0] not in shadow.WHOLE:
-    raise errors.ConfigError(
-      f'with data.client_split={split!r} a person is at several clients',
-      '--judge',
-      'give a run whose clients have different persons',
-    )
-  if config.data.poison:
-    raise errors.ConfigError(
-      'labels of poisoned images are not those of persons',
-      '--judge',
-      'give a run without data.poison',
-    )
-  options = checks.arguments(config, config.data.source)
-  domains = data_lib.read(config.data, options=options).domains
-  gone = departures.removed(domains, left.new)
-  found = [_group(left, _trained(left, one), one.name) for one in gone]
-  found += [
-    _group(left, _of_client(client), '')
-    for client in left.federation.clients
-    if client.name in left.new
-  ]
-  return tuple(found)
-
-
-def _trained(left: Left, gone: Images) -> Images:
-  """The departed of a domain without those whom the run held out."""
-  held = _tests(left.federation).get(f'{validation.NAME}{gone.name}')
-  if held is None:
-    return gone
-  return gone.take(np.flatnonzero(~np.isin(gone.identities, held.people)))
-
-
-def _of_client(client: ClientData) -> Images:
-  labels = client.labels if client.labelled else client.identities
-  return Images(
-    client.name,
-    client.images,
-    np.asarray(labels),
-    client.cameras,
-    client.modalities,
-  )
-
-
-def _tests(federation: Federation) -> dict[str, Images]:
-  tests = federation.targets
-  return {test.name: test.images for test in tests if test.task == 'retrieval'}
-
-
-def _group(left: Left, gone: Images, client: str) -> Group:
-  others = _others(left, gone.name)
-  sides = [_numbered(gone), _numbered(others)]
-  first = len(np.unique(sides[0][1]))
-  if not first:
-    raise errors.ConfigError(
-      f'the departed of {gone.name} have fewer than {IMAGES} images each in '
-      'the training',
-      '--judge',
-      'leave it out',
-    )
-  rows = [side[0] for side in sides]
-  return Group(
-    gone.name,
-    np.concatenate(
-      [one.images()[own] for one, own in zip((gone, others), rows, strict=True)]
-    ),
-    np.concatenate([sides[0][1], sides[1][1] + first]),
-    np.concatenate([gone.modalities[rows[0]], others.modalities[rows[1]]]),
-    first,
-    client,
-  )
-
-
-def _numbered(images: Images) -> tuple[np.ndarray, np.ndarray]:
-  """Rows of persons with enough images, and these persons from 0."""
-  people, counts = np.unique(images.identities, return_counts=True)
-  enough = people[(counts >= IMAGES) & (people >= 0)]
-  rows = np.flatnonzero(np.isin(images.identities, enough))
-  return rows, np.searchsorted(enough, images.identities[rows])
-
-
-def _others(left: Left, domain: str) -> Images:
-  """Persons of a domain whom neither the run nor the rest of it had."""
-  tests = _tests(left.federation), _tests(left.others)
-  held = f'{validation.NAME}{domain}'
-  for name in (domain, held):
-    if name not in tests[0] or name not in tests[1]:
-      continue
-    found = tests[0][name]
-    # Without the departed, other persons may have been held out.
-    both = np.intersect1d(found.people, tests[1][name].people)
-    found = found.take(np.flatnonzero(np.isin(found.identities, both)))
-    if len(np.unique(_numbered(found)[1])) >= FEWEST:
-      return found
-  raise errors.ConfigError(
-    f'fewer than {FEWEST} persons of the domain {domain} are in no run',
-    'data.targets',
-    'give --set=data.targets=... with the domains of the departed and '
-    '--set=data.allow_overlap=True, or train with evaluation.validation',
-  )
-
-
-def membership(asked: Sequence[Group], models: Models, seed: int = 0) -> Judged:
-  """Whether the features of the departed show that a model knew them."""
-  if models.run.name != 'global':
-    raise errors.ConfigError(
-      f'{models.run.config.name} has no single model of the server',
+      f'{run.config.name} has no single model of the server',
       '--judge',
       'give a run with one global model',
     )
-  if models.run.config.evaluation.batch_stats != 'running':
+  if run.config.evaluation.batch_stats != 'running':
     raise errors.ConfigError(
       'the attack uses running statistics, and the evaluation of the run does '
       'not',
@@ -246,15 +127,39 @@ def membership(asked: Sequence[Group], models: Models, seed: int = 0) -> Judged:
       "give a run with 'running'",
     )
 
+
+def _check_tracing(asked: Sequence[Group], run: LoadedRun) -> None:
+  if loaded_run.statistics_sent(run) is None:
+    raise errors.ConfigError(
+      'no statistics of DFH of the clients', run.config.name, 'none is sent'
+    )
+  if not any(group.client for group in asked):
+    raise errors.ConfigError(
+      'a client that left sends no mean in which its persons could be traced',
+      '--client',
+      'tracing needs --identity',
+    )
+
+
+def membership(asked: Sequence[Group], models: Models, seed: int = 0) -> Judged:
+  """Whether the features of the departed show that a model knew them.
+
+  Raises:
+    ConfigError: without one model of the server, or running statistics.
+  """
+  _check_membership(models.run)
+
   def scores(model: LoadedRun, group: Group) -> np.ndarray:
     vectors = model.ranked(group.images, group.modalities)
     return shadow.compactness(vectors, group.persons)
 
   def relative(model: LoadedRun, group: Group) -> np.ndarray:
-    return scores(model, group) - usual[group.domain]
+    return scores(model, group) - usual[group.domain, group.client]
 
   usual = {
-    group.domain: np.mean([scores(one, group) for one in models.references], 0)
+    (group.domain, group.client): np.mean(
+      [scores(one, group) for one in models.references], 0
+    )
     for group in asked
   }
   return judged(_sides(asked, models, relative), seed)
@@ -267,17 +172,8 @@ def tracing(asked: Sequence[Group], models: Models, seed: int = 0) -> Judged:
     ConfigError: for runs without means, or for clients that left as a whole.
   """
   for model in models.named().values():
-    if loaded_run.statistics_sent(model) is None:
-      raise errors.ConfigError(
-        'no statistics of DFH of the clients', model.config.name, 'none is sent'
-      )
+    _check_tracing(asked, model)
   own = [group for group in asked if group.client]
-  if not own:
-    raise errors.ConfigError(
-      'a client that left sends no mean in which its persons could be traced',
-      '--client',
-      'tracing needs --identity',
-    )
 
   def scores(model: LoadedRun, group: Group) -> np.ndarray:
     names = [client.name for client in model.federation.clients]

@@ -79,6 +79,7 @@ def _with_rows(
     labels=client.labels[rows],
     cameras=client.cameras[rows],
     modalities=client.modalities[rows],
+    tracklets=None if client.tracklets is None else client.tracklets[rows],
   )
 
 

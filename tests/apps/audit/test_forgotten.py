@@ -8,10 +8,10 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.apps.audit import detection, forgotten
+from fedreid_jax.apps.audit import departed, detection, forgotten
 from fedreid_jax.apps.audit.forgotten import JUDGED, NEVER, RUN, Found
 from fedreid_jax.config import load
-from fedreid_jax.training import forgetting, loop
+from fedreid_jax.training import forgetting, loaded_run, loop
 
 
 def sides(run, kept, departed=12, others=60, seed=0):
@@ -90,21 +90,82 @@ def workdir(tmp_path_factory):
 def test_who_is_asked_for(workdir):
   config = load.load_saved(workdir)
   left = forgetting.leave(workdir, config, (), ('plaza/2', 'plaza/4'))
-  (group,) = forgotten.groups(left)
+  (group,) = departed.groups(left)
   assert (group.domain, group.client, group.departed) == ('plaza', 'plaza', 2)
   assert len(group.images) == len(group.persons) == (2 + 12) * 4
   (client,) = [c for c in left.federation.clients if c.name == 'plaza']
   rows = np.isin(client.labels, [2, 4])
   np.testing.assert_array_equal(group.images[:8], client.images()[rows])
   left = forgetting.leave(workdir, config, ('plaza',))
-  (group,) = forgotten.groups(left)
+  (group,) = departed.groups(left)
   assert (group.departed, group.client) == (6, '')
   left = forgetting.leave(workdir, config, ('campus',))
   with pytest.raises(errors.ConfigError, match='fewer than 8 persons of the'):
-    forgotten.groups(left)
+    departed.groups(left)
   nobody = left._replace(touched=())
   with pytest.raises(errors.ConfigError, match='no client trained on them'):
-    forgotten.groups(nobody)
+    departed.groups(nobody)
+
+
+@pytest.mark.slow
+def test_a_test_of_persons_who_were_trained_on_is_not_used(workdir):
+  config = load.load_saved(workdir)
+  left = forgetting.leave(workdir, config, (), ('plaza/2',))
+  (target,) = left.federation.targets
+  (client,) = [c for c in left.federation.clients if c.name == 'plaza']
+
+  def with_persons_of_the_client(count):
+    own = np.flatnonzero(client.labels < count)
+    pixels = target.images.images().copy()
+    # Other numbers, as those of a target may be.
+    pixels[: len(own)] = client.images()[own]
+    shown = target.images._replace(images=lambda: pixels)
+    tests = (target._replace(images=shown),)
+    return left._replace(federation=left.federation._replace(targets=tests))
+
+  (one,) = departed.groups(with_persons_of_the_client(4))
+  assert one.persons.max() + 1 == 1 + (12 - 4)
+  with pytest.raises(errors.ConfigError, match='fewer than 8 persons of the'):
+    departed.groups(with_persons_of_the_client(5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('split', ['centralised', 'by_identity'])
+def test_a_domain_that_is_no_client_is_asked_for(tmp_path, split):
+  config = toy.replaced(CONFIG, {'data.client_split': split, 'rounds': 1})
+  loop.train(config, tmp_path)
+  left = forgetting.leave(tmp_path, load.load_saved(tmp_path), ['plaza'])
+  (one,) = departed.groups(left)
+  # The parts into which its persons were divided are asked for together.
+  assert (one.domain, one.client, one.departed) == ('plaza', '', 6)
+  assert np.bincount(one.persons).tolist() == [4] * (6 + 12)
+  if split == 'by_identity':
+    names = ['plaza.part0', 'campus.part1']
+    more = toy.replaced(config, {'data.targets': ('plaza', 'campus')})
+    left = forgetting.leave(tmp_path, more, names)
+    found = departed.groups(left)
+    assert [(one.domain, one.departed) for one in found] == [
+      ('plaza', 3),
+      ('campus', 3),
+    ]
+    part = left.federation.clients[2]
+    assert part.name == 'plaza.part0'
+    np.testing.assert_array_equal(found[0].images[:12], part.images())
+
+
+@pytest.mark.slow
+def test_what_no_attack_can_judge_is_refused_before_training(workdir):
+  config = load.load_saved(workdir)
+  left = forgetting.leave(workdir, config, ('plaza',))
+  asked = departed.groups(left)
+  one = loaded_run.load(config, workdir, federation=left.federation)
+  forgotten.check(asked, one)
+  several = one._replace(name='cluster:0')
+  with pytest.raises(errors.ConfigError, match='no single model of the server'):
+    forgotten.check(asked, several)
+  rule = toy.replaced(config, {'evaluation.batch_stats': 'target'})
+  with pytest.raises(errors.ConfigError, match='uses running statistics'):
+    forgotten.check(asked, one._replace(config=rule))
 
 
 @pytest.mark.slow

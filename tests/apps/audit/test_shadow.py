@@ -54,6 +54,18 @@ def test_a_client_of_members_has_their_images_for_training_only():
   assert member.num_identities == 10 and len(np.unique(member.labels)) == 4
 
 
+def test_tracklets_of_members_are_those_of_their_frames():
+  one = client(COUNTS)
+  assert shadow.of_client(one).members(np.ones(8, bool)).tracklets is None
+  order = np.lexsort((one.cameras, one.labels))
+  numbers = np.empty(len(order), np.int32)
+  numbers[order] = np.arange(len(order)) // 2
+  found = shadow.of_client(one._replace(tracklets=numbers))
+  rows = found.trained[found.trained_of < 3]
+  member = found.members(np.arange(8) < 3)
+  np.testing.assert_array_equal(member.tracklets, numbers[rows])
+
+
 def test_scores_are_of_the_right_images():
   found = shadow.of_client(client(COUNTS))
 

@@ -88,11 +88,14 @@ def main(argv: list[str]) -> None:
     into = _into(workdir, left.new)
     forgetting.check_into(left, into)
     asked: Any = ()
+    attacked: Any = None
     if _JUDGE.value:
-      from fedreid_jax.apps.audit import forgotten
+      from fedreid_jax.apps.audit import departed, forgotten
 
       # Before rounds are trained, what cannot be judged is refused.
-      asked = forgotten.groups(left)
+      asked = departed.groups(left)
+      attacked = _attacked(left)
+      forgotten.check(asked, attacked)
     print(errors.folded(f'leaves out {", ".join(left.names)}'))
     for notice in forgetting.notices(left):
       print(errors.folded(f'note: {notice}'))
@@ -104,7 +107,7 @@ def main(argv: list[str]) -> None:
       print(errors.folded(_of_start(began)))
       forgetting.replay(left, into, began, verbose=True)
     if _JUDGE.value:
-      _judge(left, into, asked)
+      _judge(left, into, asked, attacked)
     run.next_step(into, 'evaluate --workdir=DIR')
 
   run.guarded(argv, body)
@@ -135,13 +138,19 @@ def _of_start(began: Any) -> str:
   return 'repeats the run from its start'
 
 
-def _judge(left: Any, into: Path, asked: Any) -> None:
+def _attacked(left: Any) -> Any:
+  from fedreid_jax.training import loaded_run
+
+  return loaded_run.load(left.config, left.workdir, federation=left.federation)
+
+
+def _judge(left: Any, into: Path, asked: Any, attacked: Any) -> None:
   """Trains what is missing, attacks the models, and writes the figures."""
   from fedreid_jax.apps.audit import forgotten
   from fedreid_jax.training.files import recorder
 
   start = time.perf_counter()
-  models = _models(left, into)
+  models = _models(left, into, attacked)
   found, refused = {}, {}
   for name, attack in (
     (forgotten.MEMBERSHIP, forgotten.membership),
@@ -186,7 +195,7 @@ def _judge(left: Any, into: Path, asked: Any) -> None:
     raise errors.invalid_audit(reasons, file)
 
 
-def _models(left: Any, into: Path) -> Any:
+def _models(left: Any, into: Path, attacked: Any) -> Any:
   """Loads the models, and trains those that are not there."""
   from dataclasses import replace
 
@@ -209,7 +218,7 @@ def _models(left: Any, into: Path) -> Any:
   ]
   judged = loaded_run.load(config, into, federation=left.others)
   return forgotten.Models(
-    loaded_run.load(left.config, left.workdir, federation=left.federation),
+    attacked,
     judged,
     trained(config, 'never'),
     references,
