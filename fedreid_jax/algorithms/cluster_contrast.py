@@ -29,7 +29,6 @@ from fedreid_jax.algorithms.statistics import clusters, pseudo_labels
 from fedreid_jax.algorithms.statistics.pseudo_labels import Clusters, Scheme
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
-from fedreid_jax.losses import metric
 from fedreid_jax.method.component import Component
 
 
@@ -37,16 +36,10 @@ from fedreid_jax.method.component import Component
 class Options(Checked):
   """Hyper-parameters of Cluster Contrast; defaults of the released code."""
 
-  eps: Annotated[
-    float, Range(0, 1), 'largest Jaccard distance of neighbours in DBSCAN'
-  ] = 0.6
-  min_samples: Annotated[
-    int, Range(1), 'least number of neighbours of a core image, with itself'
-  ] = 4
-  k1: Annotated[int, Range(1), 'reciprocal neighbours of the re-ranking'] = 30
-  k2: Annotated[
-    int, Range(1), 'nearest images with averaged encodings in the re-ranking'
-  ] = 6
+  eps: clusters.Eps = 0.6
+  min_samples: clusters.MinSamples = 4
+  k1: clusters.K1 = 30
+  k2: clusters.K2 = 6
   temperature: Annotated[float, Range(1e-3), 'temperature of the loss, T'] = (
     0.05
   )
@@ -65,9 +58,15 @@ def make(options: Options = Options()) -> Component:
     features: Array, valid: Array, state: Clusters, num: Array
   ) -> Clusters:
     del state, num
-    distances = clusters.jaccard(features, valid, options.k1, options.k2)
-    labels = clusters.dbscan(distances, valid, options.eps, options.min_samples)
-    return Clusters(labels, metric.unit(clusters.means(features, labels)))
+    labels, means = clusters.by_neighbours(
+      features,
+      valid,
+      eps=options.eps,
+      min_samples=options.min_samples,
+      k1=options.k1,
+      k2=options.k2,
+    )
+    return Clusters(labels, means)
 
   return pseudo_labels.make(
     'cluster_contrast',

@@ -131,16 +131,10 @@ class Options(Checked):
   mmd: Annotated[
     NonNegative, 'weight of the discrepancy of embeddings and prototypes'
   ] = 0.1
-  eps: Annotated[
-    float, Range(0, 1), 'largest Jaccard distance of neighbours in DBSCAN'
-  ] = 0.7
-  min_samples: Annotated[
-    int, Range(1), 'least number of neighbours of a core image, with itself'
-  ] = 4
-  k1: Annotated[int, Range(1), 'reciprocal neighbours of the re-ranking'] = 30
-  k2: Annotated[
-    int, Range(1), 'nearest images with averaged encodings in the re-ranking'
-  ] = 6
+  eps: clusters.Eps = 0.7
+  min_samples: clusters.MinSamples = 4
+  k1: clusters.K1 = 30
+  k2: clusters.K2 = 6
 
 
 @struct.dataclass
@@ -381,10 +375,14 @@ def _end(
   valid = jnp.arange(len(sums.num)) < ctx.task.num_identities
 
   def cluster(found: Clusters) -> Clusters:
-    features = metric.unit(sums.total)
-    distances = clusters.jaccard(features, valid, options.k1, options.k2)
-    labels = clusters.dbscan(distances, valid, options.eps, options.min_samples)
-    means = metric.unit(clusters.means(features, labels))
+    labels, means = clusters.by_neighbours(
+      metric.unit(sums.total),
+      valid,
+      eps=options.eps,
+      min_samples=options.min_samples,
+      k1=options.k1,
+      k2=options.k2,
+    )
     return dataclasses.replace(found, labels=labels, memory=means)
 
   def keep(found: Clusters) -> Clusters:

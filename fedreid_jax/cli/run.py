@@ -196,6 +196,15 @@ def next_step(folder: Path, command: str) -> None:
   print(f'next: fedreid {words}')
 
 
+def plain(value: Any) -> Any:
+  """Returns named tuples, and those in dictionaries, as objects for JSON."""
+  if hasattr(value, '_asdict'):
+    value = value._asdict()
+  if isinstance(value, dict):
+    return {name: plain(one) for name, one in value.items()}
+  return value
+
+
 def workers() -> int:
   """The number of processes that train runs, `--workers`.
 

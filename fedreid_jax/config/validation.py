@@ -52,8 +52,8 @@ def _rules(c: Config) -> Iterator[Rule]:
   # The rules of the fields come first: the components, which are made for the
   # rules of the method, need valid options.
   for part in (
-    *(_run, _availability, _data, _training, _augment),
-    *(_evaluation, _method),
+    *(_run, _availability, _data, _training, _tracklets),
+    *(_augment, _evaluation, _method),
   ):
     yield from part(c)
 
@@ -218,19 +218,6 @@ def _data(c: Config) -> Iterator[Rule]:
     'flipped labels only rename persons',
     "set data.client_split to 'iid' and data.labels to '', or use 'shuffle'",
   )
-  tracklets = c.local.frames > 1
-  yield (
-    tracklets and c.data.client_split in ('iid', 'dirichlet'),
-    'data.client_split',
-    f'{c.data.client_split!r} divides the frames of a tracklet among clients',
-    "set it to 'by_camera' or 'by_dataset', or local.frames to 1",
-  )
-  yield (
-    tracklets and bool(c.data.poison),
-    'data.poison',
-    f'{c.data.poison!r} poisons images, not tracklets',
-    "set it to '' and data.poisoned to (), or local.frames to 1",
-  )
   yield (
     classifies and any('/' in name for name in c.data.without),
     'data.without',
@@ -267,18 +254,6 @@ def _training(c: Config) -> Iterator[Rule]:
     f'{errors.counted(c.local.batch, "image")} for '
     f'{errors.counted(c.local.identities, "identity", "identities")}',
     'set it to a multiple of local.identities',
-  )
-  yield (
-    c.local.frames > 1 and c.local.sampler in ('poisson', 'poisson_pk'),
-    'local.frames',
-    f'the sampler {c.local.sampler} draws images, not tracklets',
-    'set it to 1',
-  )
-  yield (
-    c.local.frames > 1 and bool(c.data.unlabelled),
-    'local.frames',
-    'frames without labels have no tracklets',
-    'set it to 1, or data.unlabelled to ()',
   )
   yield (
     c.model.norm == 'frozen' and not (c.model.pretrained or c.start_from),
@@ -322,6 +297,34 @@ def _training(c: Config) -> Iterator[Rule]:
     'optim.schedule_rounds',
     f'the rate is zero after round {c.optim.schedule_rounds} of {c.rounds}',
     'give at least as many rounds as the run has, or another schedule',
+  )
+
+
+def _tracklets(c: Config) -> Iterator[Rule]:
+  tracklets = c.local.frames > 1
+  yield (
+    tracklets and c.data.client_split in ('iid', 'dirichlet'),
+    'data.client_split',
+    f'{c.data.client_split!r} divides the frames of a tracklet among clients',
+    "set it to 'by_camera' or 'by_dataset', or local.frames to 1",
+  )
+  yield (
+    tracklets and bool(c.data.poison),
+    'data.poison',
+    f'{c.data.poison!r} poisons images, not tracklets',
+    "set it to '' and data.poisoned to (), or local.frames to 1",
+  )
+  yield (
+    tracklets and c.local.sampler in ('poisson', 'poisson_pk'),
+    'local.frames',
+    f'the sampler {c.local.sampler} draws images, not tracklets',
+    'set it to 1',
+  )
+  yield (
+    tracklets and bool(c.data.unlabelled),
+    'local.frames',
+    'frames without labels have no tracklets',
+    'set it to 1, or data.unlabelled to ()',
   )
 
 

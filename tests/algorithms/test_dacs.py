@@ -1,43 +1,34 @@
 import functools
 
+import dacs_by_hand
 import handmade
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy
+from dacs_by_hand import (
+  ARRAYS,
+  HEAD,
+  KERNEL,
+  LABELS,
+  LOCAL,
+  LR,
+  MEAN,
+  SHAPE,
+  VARIABLES,
+  batch,
+)
 
 from fedreid_jax import algorithms
 from fedreid_jax.algorithms import dacs
 from fedreid_jax.core.types import Batch
 from fedreid_jax.losses import identity
-from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Participants
 from fedreid_jax.method.contexts import LossCtx, RoundCtx, StepCtx
 from fedreid_jax.round import compose
 
-SHAPE = (2, 2, 1)  # four pixels
-HEAD, KERNEL, MEAN = handmade.HEAD, handmade.KERNEL, handmade.MEAN
-LABELS = jnp.array([0, 1, 2, 1, 0])
-LR = 0.1
 MADE = dacs.make().bind(Participants((), 0, 1, image_shape=SHAPE))
-
-
-def normal(seed, *shape):
-  values = np.random.default_rng(seed).normal(size=shape)
-  return jnp.asarray(values, jnp.float32)
-
-
-VARIABLES = {
-  KERNEL: normal(1, 4, 2),
-  HEAD: normal(2, 2, 3),
-  MEAN: normal(3, 2) / 3,
-}
-LOCAL = {KERNEL: normal(4, 4, 2), MEAN: normal(5, 2)}
-ARRAYS = {
-  dacs.SCALE: 1 + 0.1 * normal(6, *SHAPE),
-  dacs.SHIFT: 0.1 * normal(7, *SHAPE),
-}
 
 
 def objective(outputs, batch):
@@ -45,32 +36,8 @@ def objective(outputs, batch):
   return value, {}
 
 
-def batch(poison=0.0):
-  """Five images, of which the last is padding."""
-  images = normal(0, 5, *SHAPE).at[4].set(poison)
-  column = jnp.zeros(5, jnp.int32)
-  return Batch(images, LABELS, column, column, jnp.arange(5) < 4)
-
-
-def masked(variables, images, *, mask=None, **fields):
-  """The linear network, which ignores padded images as the real one does."""
-  if mask is not None:
-    images = jnp.where(mask[:, None, None, None], images, 0)
-  return handmade.LINEAR.apply(variables, images, mask=mask, **fields)
-
-
 def fields(round_, poison=0.0):
-  return {
-    'variables': VARIABLES,
-    'batch': batch(poison),
-    'model': handmade.LINEAR._replace(apply=masked),
-    'objective': objective,
-    'task': handmade.task(),
-    'optimizer': optimizers.sgd(0.9, False, 0.0),
-    'lr': jnp.float32(LR),
-    'key': jax.random.key(0),
-    'round': jnp.int32(round_),
-  }
+  return dacs_by_hand.fields(round_, objective, poison=poison)
 
 
 def start(round_=1):

@@ -2,19 +2,31 @@
 
 import functools
 
+import dacs_by_hand
 import handmade
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy
+from dacs_by_hand import (
+  ARRAYS,
+  HEAD,
+  KERNEL,
+  LABELS,
+  LOCAL,
+  LR,
+  MEAN,
+  REAL,
+  VARIABLES,
+  batch,
+  normal,
+)
 
 from fedreid_jax.algorithms import dacs, sscu
 from fedreid_jax.algorithms.statistics import memory
 from fedreid_jax.core import trees
-from fedreid_jax.core.types import Batch
 from fedreid_jax.losses import metric
-from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Participants
 from fedreid_jax.method.contexts import (
   LossCtx,
@@ -22,30 +34,8 @@ from fedreid_jax.method.contexts import (
   StepCtx,
 )
 
-SHAPE = (2, 2, 1)  # four pixels
-HEAD, KERNEL, MEAN = handmade.HEAD, handmade.KERNEL, handmade.MEAN
-LABELS = np.array([0, 1, 2, 1, 0])
-REAL = 4  # images of the batch; the last is padding
-LR, MARGIN, TAU, KEPT = 0.1, 0.5, 0.2, 0.9
+MARGIN, TAU, KEPT = 0.5, 0.2, 0.9
 OPTIONS = sscu.Options(lam=3.0, temperature=TAU, momentum=KEPT, every=2)
-
-
-def normal(seed, *shape):
-  values = np.random.default_rng(seed).normal(size=shape)
-  return jnp.asarray(values, jnp.float32)
-
-
-VARIABLES = {
-  KERNEL: normal(1, 4, 2),
-  HEAD: normal(2, 2, 3),
-  MEAN: normal(3, 2) / 3,
-}
-LOCAL = {KERNEL: normal(4, 4, 2), MEAN: normal(5, 2)}
-ARRAYS = {
-  dacs.SCALE: 1 + 0.1 * normal(6, *SHAPE),
-  dacs.SHIFT: 0.1 * normal(7, *SHAPE),
-}
-TASK = handmade.task()
 ROWS = metric.unit(normal(8, 3, 2))
 
 
@@ -53,34 +43,6 @@ def objective(outputs, batch):
   """That of the recipe: without cross-entropy."""
   on = outputs.embedding, batch.labels, batch.valid
   return metric.hard_triplet(*on, MARGIN), {}
-
-
-def batch(poison=0.0):
-  images = normal(0, 5, *SHAPE).at[REAL].set(poison)
-  column = jnp.zeros(5, jnp.int32)
-  valid = jnp.arange(5) < REAL
-  return Batch(images, jnp.asarray(LABELS), column, column, valid)
-
-
-def masked(variables, images, *, mask=None, **fields):
-  """The linear network, which ignores padded images as the real one does."""
-  if mask is not None:
-    images = jnp.where(mask[:, None, None, None], images, 0)
-  return handmade.LINEAR.apply(variables, images, mask=mask, **fields)
-
-
-def fields(round_, variables, poison=0.0):
-  return {
-    'variables': variables,
-    'batch': batch(poison),
-    'model': handmade.LINEAR._replace(apply=masked),
-    'objective': objective,
-    'task': TASK,
-    'optimizer': optimizers.sgd(0.9, False, 0.0),
-    'lr': jnp.float32(LR),
-    'key': jax.random.key(0),
-    'round': jnp.int32(round_),
-  }
 
 
 def step(round_=1, options=OPTIONS, poison=0.0, rows=ROWS, head=None):
@@ -93,7 +55,7 @@ def step(round_=1, options=OPTIONS, poison=0.0, rows=ROWS, head=None):
 
 
 def _step(round_, options, variables, poison, rows):
-  given = fields(round_, variables, poison)
+  given = dacs_by_hand.fields(round_, objective, variables, poison)
   client = sscu.make(options).bind(Participants((), 0, 1)).client
   start = client.round_start(
     sscu.Kept(dacs.Kept(LOCAL, ARRAYS), rows, ()),

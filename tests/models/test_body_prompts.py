@@ -252,7 +252,7 @@ def test_the_feature_is_the_one_written_out():
 
 @pytest.mark.usefixtures('two_blocks')
 def test_the_rows_of_a_part_change_no_feature_and_its_size_does():
-  """What a prompt sees is replaced with it before the next block.
+  """The next block has prompts of its own in place of those of this one.
 
   The class token reads the learned prompts, whatever these attend to.
   """

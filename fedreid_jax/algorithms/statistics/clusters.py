@@ -6,15 +6,46 @@ flags of rows `[M]`, and distances of all pairs `[M, M]`. All functions need
 memory and time for all pairs, and the Jaccard distances time for all triples.
 """
 
-from typing import cast
+from typing import Annotated, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax.core import quotients
+from fedreid_jax.core.options import Range
 from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import metric
+
+# Fields of methods that cluster by the neighbours of images.
+Eps = Annotated[
+  float, Range(0, 1), 'largest Jaccard distance of neighbours in DBSCAN'
+]
+MinSamples = Annotated[
+  int, Range(1), 'least number of neighbours of a core image, with itself'
+]
+K1 = Annotated[int, Range(1), 'reciprocal neighbours of the re-ranking']
+K2 = Annotated[
+  int, Range(1), 'nearest images with averaged encodings in the re-ranking'
+]
+
+
+def by_neighbours(
+  features: Array,
+  valid: Array,
+  *,
+  eps: float,
+  min_samples: int,
+  k1: int,
+  k2: int,
+) -> tuple[Array, Array]:
+  """DBSCAN on Jaccard distances: the clusters, and their unit means.
+
+  Args:
+    features: rows of unit length.
+  """
+  labels = dbscan(jaccard(features, valid, k1, k2), valid, eps, min_samples)
+  return labels, metric.unit(means(features, labels))
 
 
 def jaccard(features: Array, valid: Array, k1: int, k2: int) -> Array:

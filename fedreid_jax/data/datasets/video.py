@@ -117,7 +117,7 @@ SEEN = 3  # cameras of a person in a miniature
 
 
 def _film(shots: np.ndarray, length: int) -> Iterator[np.ndarray]:
-  """Yields frames: the shots `[shots, H, W, 3]`, moved by a pixel each time."""
+  """Yields frames `[H, W, 3]`: the shots in turn, moved by a pixel a turn."""
   for k in range(length):
     yield np.roll(shots[k % len(shots)], k // len(shots), 1)
 

@@ -177,7 +177,7 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
   title = f'{attacked.config.name}, {client.name}: PSNR above grey'
   canvas.save(gradient.draw(found, title), picture)
   images = 'originals', 'found', 'control', 'random'
-  described = {k: v for k, v in _plain(found).items() if k not in images}
+  described = {k: v for k, v in run.plain(found).items() if k not in images}
   described |= {
     'source': client.name,
     'judge': _JUDGE.value or str(run.given_workdir()),
@@ -198,7 +198,7 @@ def _trace(attacked: Any, _: Path) -> _Report:
     f'the features have {found.effective:.1f} effective dimensions: theory '
     f'{found.expected:.3f}',
   ]
-  return _Report(lines, _plain(found), found.failed)
+  return _Report(lines, run.plain(found), found.failed)
 
 
 def _member(attacked: Any, picture: Path) -> _Report:
@@ -215,7 +215,7 @@ def _member(attacked: Any, picture: Path) -> _Report:
   lines.append(
     'positive control, persons learnt by heart: ' + found.positive.text()
   )
-  described = _plain(found) | {'changes': list(_CHANGES.value)}
+  described = run.plain(found) | {'changes': list(_CHANGES.value)}
   return _Report(lines, described, found.failed, scratch=folder)
 
 
@@ -244,7 +244,9 @@ def _canary(attacked: Any, _: Path) -> _Report:
   refuted = found.refuted
   if refuted and study:
     refuted += f'; {secret.STUDY}'
-  return _Report(lines, _plain(found) | {'study': study}, found.failed, refuted)
+  return _Report(
+    lines, run.plain(found) | {'study': study}, found.failed, refuted
+  )
 
 
 def _noise(attacked: Any, picture: Path) -> _Report:
@@ -268,14 +270,6 @@ def _noise(attacked: Any, picture: Path) -> _Report:
   ]
   described = found._asdict() | {'recovered': found.recovered}
   return _Report(lines, described, found.failed, found.refuted)
-
-
-def _plain(value: Any) -> Any:
-  if hasattr(value, '_asdict'):
-    value = value._asdict()
-  if isinstance(value, dict):
-    return {name: _plain(one) for name, one in value.items()}
-  return value
 
 
 _AUDITS = {

@@ -182,7 +182,7 @@ def _judge(left: Any, into: Path, asked: Any, attacked: Any) -> None:
       'seed': _SEED.value,
       'valid': valid,
       'failed': [f'{name}: {text}' for name, text in refused.items()],
-      'found': {name: _plain(one) for name, one in found.items()},
+      'found': {name: run.plain(one) for name, one in found.items()},
       'same_bits': same_bits,
       'seconds': time.perf_counter() - start,
     },
@@ -230,11 +230,3 @@ def _same_bits(judged: Any, never: Any) -> bool:
   from fedreid_jax.core import trees
 
   return trees.digest(judged.variables) == trees.digest(never.variables)
-
-
-def _plain(value: Any) -> Any:
-  if hasattr(value, '_asdict'):
-    value = value._asdict()
-  if isinstance(value, dict):
-    return {name: _plain(one) for name, one in value.items()}
-  return value
