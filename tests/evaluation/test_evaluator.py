@@ -5,7 +5,6 @@ import types
 from dataclasses import replace
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import toy
@@ -13,9 +12,8 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.config import load, parsing, recipes, schema, validation
 from fedreid_jax.core import plugins
-from fedreid_jax.data import augment, federation
+from fedreid_jax.data import federation
 from fedreid_jax.evaluation import evaluator, evaluators
-from fedreid_jax.models import networks
 from fedreid_jax.round import placement
 from fedreid_jax.training import build
 
@@ -24,15 +22,6 @@ BOTH = IMAGES._replace(modalities=(np.arange(24) % 2).astype(np.int32))
 TARGET = federation.split_target(IMAGES, np.arange(24) < 8)
 CLASSES = federation.class_target(IMAGES, IMAGES.identities)
 GAP = [f'gap_{name}' for name in ('offset', 'rest', 'persons')]
-
-
-@pytest.fixture(scope='module')
-def parts():
-  """A toy network, its variables and its transforms."""
-  config = toy.toy_config()
-  model = networks.wrap(networks.build(config.model, 24), toy.IMAGE_SHAPE)
-  variables = jax.jit(model.init)(jax.random.key(0))
-  return model, variables, augment.make(config.augment, (0.5,), (0.25,))
 
 
 def evaluate(parts, targets, *extra, **fields):

@@ -1,14 +1,12 @@
 """Tests of tracklets against an independent evaluation."""
 
-import jax
 import numpy as np
 import pytest
 import toy
 
-from fedreid_jax.data import augment, tracklets
+from fedreid_jax.data import tracklets
 from fedreid_jax.data.federation import Target, Trial
 from fedreid_jax.evaluation import evaluator
-from fedreid_jax.models import networks
 from fedreid_jax.round import placement
 
 # Frames of eight tracklets; persons and cameras of each.
@@ -32,14 +30,6 @@ def target(**changes):
     tracklets.representatives(gallery, images.tracklets),
   )
   return Target('mall', images, (trial,), **changes)
-
-
-@pytest.fixture(scope='module')
-def parts():
-  config = toy.toy_config()
-  model = networks.wrap(networks.build(config.model, 24), toy.IMAGE_SHAPE)
-  variables = jax.jit(model.init)(jax.random.key(0))
-  return model, variables, augment.make(config.augment, (0.5,), (0.25,))
 
 
 def by_hand(parts, same_camera):
