@@ -3,10 +3,11 @@
   python -m benchmarks.publish_runs runs/claims docs/results/claims.tar.xz
 
 The archive has `results.json` and `queries.npz` of every finished run in the
-folder, sorted by name and without times, so that equal runs make equal
-archives. The line of the archive in `SHA256SUMS` beside it is replaced;
-`sha256sum -c SHA256SUMS` checks it. Runs that no claim needs any more are left
-out with `--claims`, which are then printed.
+folder, or the error of a run that has diverged, sorted by name and without
+times, so that equal runs make equal archives. The line of the archive in
+`SHA256SUMS` beside it is replaced; `sha256sum -c SHA256SUMS` checks it. Runs
+that no claim needs any more are left out with `--claims`, which are then
+printed.
 """
 
 import hashlib
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-from fedreid_jax.apps.papers import study
+from fedreid_jax.apps.papers import planning, rates, runner
+from fedreid_jax.apps.papers.tables.declare import RATES
 from fedreid_jax.apps.papers.tables.index import CLAIMS
 
 FILES = ('results.json', 'queries.npz')
@@ -29,7 +31,9 @@ def pack(runs: list[Path]) -> bytes:
   """Returns a compressed archive of runs."""
   packed = io.BytesIO()
   with tarfile.open(fileobj=packed, mode='w:xz') as archive:
-    for path in (run / name for run in runs for name in FILES):
+    names = *FILES, runner.ERROR
+    each = (run / name for run in runs for name in names)
+    for path in filter(Path.is_file, each):
       found = tarfile.TarInfo(f'{path.parent.name}/{path.name}')
       found.size = path.stat().st_size
       archive.addfile(found, io.BytesIO(path.read_bytes()))
@@ -46,15 +50,22 @@ def record(path: Path) -> None:
   sums.write_text('\n'.join(kept) + '\n')
 
 
+def _has_ended(run: Path) -> bool:
+  note = run / runner.ERROR
+  return all((run / name).is_file() for name in FILES) or (
+    note.is_file() and rates.is_divergence(note.read_text())
+  )
+
+
 def main(argv: list[str]) -> None:
   """Writes the archive and its digest."""
   folder, path = Path(argv[1]), Path(argv[2])
-  runs = sorted(
-    x for x in folder.iterdir() if all((x / name).is_file() for name in FILES)
-  )
+  runs = sorted(x for x in folder.iterdir() if _has_ended(x))
   if _CLAIMS.value:
-    planned = study.plan(CLAIMS.values(), range(5), folder)
-    wanted = {cell.workdir.name for cell in study.runs_of(planned)}
+    found = planning.plan(
+      CLAIMS.values(), range(5), folder, (), planning.Grid(RATES)
+    )
+    wanted = {cell.workdir.name for cell in found.cells()}
     for run in (x for x in runs if x.name not in wanted):
       print(f'left out: {run.name}')
     runs = [x for x in runs if x.name in wanted]

@@ -92,12 +92,14 @@ def train_all(
   train: Train,
   after: Callable[[], object],
   num_workers: int = 1,
+  may_diverge: Callable[[Cell], bool] = lambda cell: False,
 ) -> None:
   """Trains the unfinished cells; one that starts from an unfinished one fails.
 
   The cells have different work directories. `train` starts or resumes a run and
   is picklable if there are several processes; `after` is called after every
-  cell. One worker is this process.
+  cell. One worker is this process. The divergence of a run that may diverge is
+  a result and not a failure.
 
   Raises:
     ConfigError: if there are fewer GPUs or cores than processes.
@@ -111,7 +113,8 @@ def train_all(
   else:
     found = outcomes(waiting, train, num_workers)
   for cell, error in found:
-    if error:
+    diverged = isinstance(error, errors.DivergedError)
+    if error and not (diverged and may_diverge(cell)):
       failed.append((cell, error))
     if num_workers > 1:
       ended += 1

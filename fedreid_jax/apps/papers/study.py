@@ -1,38 +1,29 @@
-"""Plans the runs that decide claims, and judges the claims by them.
+"""Judges claims by their runs, and writes the tables of a study.
 
 docs/protocol.md describes how a claim is judged.
 """
 
-import functools
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedreid_jax.apps.papers import effects, figures, report
-from fedreid_jax.apps.papers.cells import Cell, make_cell, results
-from fedreid_jax.apps.papers.tables.declare import Arm, Claim, Models, Route
-from fedreid_jax.config import recipes, validation
+from fedreid_jax.apps.papers import effects, figures, rates, report
+from fedreid_jax.apps.papers.planning import Plan, Search, Trial, ended
+from fedreid_jax.apps.papers.tables.declare import Claim, Models
 from fedreid_jax.training.files import atomic, recorder, run_files
 
 # Average precision of the queries, `[Q]` in [0, 1] or NaN, by target.
 Precision = dict[str, np.ndarray]
 COLUMNS = (
-  *('claim', 'source', 'published', 'base', 'arm'),
-  *('effect, mAP', 'detectable', 'verdict', 'verdict, Holm'),
+  *('claim', 'source', 'published', 'base', 'arm', 'rates'),
+  *('effect, mAP', 'detectable', 'alone', 'verdict', 'seeds'),
 )
 BY_TARGET = 'claim', 'target', 'measured, mAP', 'hierarchical, mAP'
-
-
-class Trial(NamedTuple):
-  """The runs of a claim with one seed."""
-
-  seed: int
-  # By route: (run of the arm, of its base).
-  runs: Mapping[str, tuple[Cell, Cell]]
-  starts: Sequence[Cell] = ()  # runs from whose models these start
+EQUAL = 'claim', 'rate of both', 'base', 'arm', 'effect, mAP', 'seeds'
+RATES = 'method', 'training domains', 'chosen', 'held-out mAP by rate'
+NO_SEARCH = 'no person is held out: the rate of the recipe'
 
 
 class Judged(NamedTuple):
@@ -42,74 +33,9 @@ class Judged(NamedTuple):
   arm: float  # mAP in percent, NaN without finished runs
   base: float  # the same for the base
   found: effects.Effect | None  # None without a finished seed
-  verdict: effects.Verdict
+  alone: effects.Verdict  # without Holm's correction
   targets: Mapping[str, effects.OfTarget]  # by 'route: target', if several
-
-
-def plan(
-  claims: Iterable[Claim],
-  seeds: Sequence[int],
-  folder: Path,
-  changes: Sequence[str] = (),
-) -> dict[str, list[Trial]]:
-  """The trials of claims by name; runs of one configuration are shared.
-
-  Raises:
-    ConfigError: for a recipe or a field that does not exist.
-  """
-
-  @functools.cache  # half of the runs of all claims are those of others, too
-  def run(recipe: str, own: tuple[str, ...], seed: int, start: str) -> Cell:
-    fields = ','.join((*own, *changes, f'seed={seed}'))
-    config = recipes.recipe(f'{recipe},{fields}', '')
-    config.start_from = start
-    return make_cell('', validation.validate(config), folder, {})
-
-  def cell(label: str, recipe: str, route: Route, seed: int, start: str = ''):
-    made = run(recipe, route.changes, seed, start)
-    return made._replace(label=label)
-
-  def trial(claim: Claim, seed: int) -> Trial:
-    starts: list[Cell] = []
-
-    def side(arm: Arm, route: Route) -> Cell:
-      start = ''
-      if arm.start:
-        starts.append(cell(claim.name, arm.start, route, seed))
-        start = str(starts[-1].workdir)
-      return cell(claim.name, arm.recipe, route, seed, start)
-
-    runs = {
-      route.name: (side(claim.arm, route), side(claim.base, route))
-      for route in claim.routes
-    }
-    return Trial(seed, runs, starts)
-
-  return {
-    claim.name: [trial(claim, seed) for seed in seeds[: claim.seeds]]
-    for claim in claims
-  }
-
-
-def runs_of(trials: Mapping[str, Sequence[Trial]]) -> list[Cell]:
-  """The runs of all trials: claim by claim, seed by seed."""
-  found = [
-    cell
-    for own in trials.values()
-    for trial in own
-    for cell in (*trial.starts, *itertools.chain(*trial.runs.values()))
-  ]
-  # Runs that start from the models of another one come last; sorting is stable.
-  return sorted(found, key=lambda cell: bool(cell.config.start_from))
-
-
-def ended(trials: Sequence[Trial]) -> tuple[int, ...]:
-  """The seeds of a claim for which all runs have ended."""
-  return tuple(
-    trial.seed
-    for trial in trials
-    if all(results(c) for pair in trial.runs.values() for c in pair)
-  )
+  rates: str  # of the base and of the arm, by route if they differ
 
 
 def precision(workdir: Path, models: Models) -> Precision:
@@ -174,7 +100,17 @@ def judge(claim: Claim, trials: Sequence[Trial]) -> Judged:
       targets = effects.by_target(differences)
   arm, base = 100.0 * np.mean(means, axis=0) if means else (np.nan, np.nan)
   verdict = effects.verdict(found, claim.claimed, claim.margin)
-  return Judged(claim, float(arm), float(base), found, verdict, targets)
+  rates_ = rates_of(trials[0]) if trials else ''
+  return Judged(claim, float(arm), float(base), found, verdict, targets, rates_)
+
+
+def rates_of(trial: Trial) -> str:
+  """The rates of both sides, as `0.1 / 0.02` or `0.1, 0.05 / 0.02`."""
+  sides = []
+  for side in zip(*trial.runs.values(), strict=True):
+    each = [f'{cell.config.optim.lr:g}' for cell in reversed(side)]
+    sides.append(', '.join(dict.fromkeys(each) if len({*each}) == 1 else each))
+  return ' / '.join(reversed(sides))
 
 
 def _mean(own: Precision) -> float:
@@ -190,28 +126,79 @@ def write(path: Path, judged: Sequence[Judged]) -> str:
   holm = _corrected(judged)
   recorder.write_json(
     path.with_suffix('.json'),
-    [_row(j) | {'corrected': holm[j.claim.name]} for j in judged],
+    [_row(j) | {'verdict': holm[j.claim.name]} for j in judged],
   )
   rows, bars, by_target = [], [], []
-  for claim, arm, base, found, verdict, targets in judged:
-    numbers = [''] * 4
+  for claim, arm, base, found, alone, targets, rates_ in judged:
+    numbers, seeds = [''] * 3, ''
     if found:
-      numbers = [f'{base:.1f}', f'{arm:.1f}', *found.texts()]
+      numbers, seeds = [*found.texts(), alone], str(found.seeds)
       margin = claim.margin if claim.claimed == 'equal' else 0.0
-      bars.append(figures.Bar(claim.text, found, verdict, margin))
-    verdicts = verdict, holm[claim.name]
+      bars.append(figures.Bar(claim.text, found, holm[claim.name], margin))
+    means = [_percent(base), _percent(arm), rates_]
     rows.append(
-      [claim.text, claim.source, claim.published, *numbers, *verdicts]
+      [
+        *(claim.text, claim.source, claim.published, *means, *numbers),
+        *(holm[claim.name], seeds),
+      ]
     )
     by_target += [
       [claim.text, target, f'{one.raw:+.1f}', one.text()]
       for target, one in targets.items()
     ]
   figures.write_effects(bars, path.with_suffix('.png'), 'difference in mAP')
-  each = '\n'.join(report.markdown(BY_TARGET, by_target)) + '\n'
-  atomic.write_text(path.with_name(f'{path.stem}_targets.md'), each)
-  text = '\n'.join(report.markdown(COLUMNS, rows)) + '\n'
-  atomic.write_text(path.with_suffix('.md'), text)
+  _markdown(path.with_name(f'{path.stem}_targets.md'), BY_TARGET, by_target)
+  return _markdown(path.with_suffix('.md'), COLUMNS, rows)
+
+
+def write_rates(path: Path, planned: Plan, claims: Sequence[Claim]) -> None:
+  """Writes how rates were chosen, and the effects at equal rates.
+
+  `PATH_rates.json` and `PATH_rates.md` have every search; `PATH_equal.md` has
+  the effects of claims both of whose arms have the same rate, with the seeds of
+  the search.
+  """
+  searches = [(own, own.found) for own in planned.searches]
+  described = [
+    {'method': own.recipe, 'route': own.route, 'rate': own.chosen}
+    | (found.described() if found else {})
+    for own, found in searches
+  ]
+  recorder.write_json(path.with_name(f'{path.stem}_rates.json'), described)
+  rows = [
+    [own.recipe, own.route, own.chosen, _scores(own, found)]
+    for own, found in searches
+    if found or not own.by_rate
+  ]
+  _markdown(path.with_name(f'{path.stem}_rates.md'), RATES, rows)
+  equal = []
+  for claim in claims:
+    for rate, trials in planned.equal[claim.name].items():
+      done = [trial for trial in trials if trial.seed in ended(trials)]
+      if done and (found := (one := judge(claim, done)).found):
+        means = [_percent(one.base), _percent(one.arm)]
+        effect, seeds = found.texts()[0], str(found.seeds)
+        equal.append([claim.text, rate, *means, effect, seeds])
+  _markdown(path.with_name(f'{path.stem}_equal.md'), EQUAL, equal)
+
+
+def _scores(own: Search, found: rates.Found | None) -> str:
+  if not found:
+    return NO_SEARCH
+  each = [f'{point.label}: {point.cells()[1]}' for point in found.points]
+  edge = ['at the edge of the grid'] if found.at_edge else []
+  return '; '.join([*each, *edge])
+
+
+def _percent(value: float) -> str:
+  return '' if np.isnan(value) else f'{value:.1f}'
+
+
+def _markdown(
+  path: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> str:
+  text = '\n'.join(report.markdown(columns, rows)) + '\n'
+  atomic.write_text(path, text)
   return text
 
 
@@ -232,7 +219,7 @@ def _corrected(judged: Sequence[Judged]) -> dict[str, str]:
 def _row(one: Judged) -> dict[str, Any]:
   names = ('source', 'text', 'published', 'claimed', 'margin')
   row = {name: getattr(one.claim, name) for name in names}
-  row |= {'claim': one.claim.name, 'verdict': one.verdict}
+  row |= {'claim': one.claim.name, 'alone': one.alone, 'rates': one.rates}
   if one.found:
     row |= {'arm': one.arm, 'base': one.base} | one.found._asdict()
     row['by_target'] = {t: x._asdict() for t, x in one.targets.items()}

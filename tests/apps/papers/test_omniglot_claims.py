@@ -8,7 +8,7 @@ from PIL import Image
 
 from benchmarks import omniglot_folds
 from fedreid_jax import errors
-from fedreid_jax.apps.papers import study
+from fedreid_jax.apps.papers import planning
 from fedreid_jax.apps.papers.tables import omniglot
 from fedreid_jax.apps.papers.tables.index import CLAIMS
 from fedreid_jax.data import load
@@ -35,7 +35,7 @@ def folds(tmp_path_factory):
 def test_clients_have_no_drawing_of_a_test(folds, tmp_path):
   found = omniglot.claims(CLAIMS, folds)
   for name, sources in (('dfh', 2), ('local', 3)):
-    for trial in study.plan([found[name]], (0,), tmp_path)[name]:
+    for trial in planning.plan([found[name]], (0,), tmp_path).trials[name]:
       for arm, base in trial.runs.values():
         own, other = (load.load(side.config.data) for side in (arm, base))
         assert len(own.clients) == len(other.clients) == sources
@@ -56,7 +56,8 @@ def test_each_alphabet_is_held_out_once(folds, tmp_path):
   found = omniglot.claims(CLAIMS, folds)
   assert [r.name for r in found['kd'].routes] == [*ALPHABETS]
   assert found['by_camera'].routes[0].name == 'Alpha'
-  (trial,) = study.plan([found['by_camera']], (3,), tmp_path)['by_camera']
+  planned = planning.plan([found['by_camera']], (3,), tmp_path)
+  (trial,) = planned.trials['by_camera']
   identity, camera = trial.runs['Beta']
   assert identity.config.data.sources == camera.config.data.sources == ('Beta',)
   assert identity.config.data.targets == ('Alpha', 'Gamma')
@@ -72,8 +73,8 @@ def test_all_claims_can_be_planned(folds, tmp_path):
     assert ':omniglot' in claim.arm.recipe and ':omniglot' in claim.base.recipe
     for side in (claim.arm, claim.base):
       assert 'trial' not in side.recipe + side.start
-  planned = study.plan(found.values(), (0,), tmp_path)
-  for cell in study.runs_of(planned):
+  planned = planning.plan(found.values(), (0,), tmp_path)
+  for cell in planned.cells():
     assert cell.config.model.pretrained == ''
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers import cells, study
+from fedreid_jax.apps.papers import cells, planning, study
 from fedreid_jax.apps.papers.tables.declare import Arm
 from fedreid_jax.apps.papers.tables.index import CLAIMS
 
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[3] / 'docs'
 
 @pytest.fixture
 def planned(tmp_path):
-  return study.plan([CLAIM], (0, 1, 2), tmp_path)['dfh']
+  return planning.plan([CLAIM], (0, 1, 2), tmp_path).trials['dfh']
 
 
 def test_a_claim_is_judged_by_the_seeds_that_both_arms_have(planned):
@@ -31,7 +31,7 @@ def test_a_claim_is_judged_by_the_seeds_that_both_arms_have(planned):
     if trial.seed < 2:
       save(arm, global__mall=np.full(4, 0.5), global__park=np.full(9, 0.3))
     save(base, global__mall=np.full(4, 0.4), global__park=np.full(9, 0.3))
-  assert study.ended(planned) == (0, 1)
+  assert planning.ended(planned) == (0, 1)
   judged = study.judge(CLAIM, planned[:2])
   assert (judged.arm, judged.base) == pytest.approx((40.0, 35.0))
   assert judged.found.mean == pytest.approx(5.0)
@@ -43,9 +43,9 @@ def test_a_claim_is_judged_by_the_seeds_that_both_arms_have(planned):
 
 
 def test_without_runs_there_is_no_verdict(planned, tmp_path):
-  assert study.ended(planned) == ()
+  assert planning.ended(planned) == ()
   judged = study.judge(CLAIM, [])
-  assert judged.verdict == 'no runs yet' and judged.found is None
+  assert judged.alone == 'no runs yet' and judged.found is None
   text = study.write(tmp_path / 'claims', [judged])
   assert 'no runs yet' in text and '+9' in text
   assert json.loads((tmp_path / 'claims.json').read_text())[0]['claim'] == 'dfh'
@@ -81,19 +81,19 @@ def test_models_of_an_arm(planned, models, expected):
 
 def test_equal_runs_of_claims_are_one_run(tmp_path):
   other = dataclasses.replace(CLAIM, name='other')
-  planned = study.plan([CLAIM, other], (0,), tmp_path)
-  assert len(study.runs_of(planned)) == 4
-  assert len(cells.take_shard(study.runs_of(planned), '')) == 2
+  planned = planning.plan([CLAIM, other], (0,), tmp_path)
+  assert len(planned.cells()) == 4
+  assert len(cells.take_shard(planned.cells(), '')) == 2
 
 
 def test_a_claim_has_no_more_seeds_than_it_declares(tmp_path):
   side = dataclasses.replace(CLAIM, name='side', seeds=2)
-  planned = study.plan([CLAIM, side], (4, 2, 0), tmp_path)
-  assert [[t.seed for t in own] for own in planned.values()] == [
+  planned = planning.plan([CLAIM, side], (4, 2, 0), tmp_path)
+  assert [[t.seed for t in own] for own in planned.trials.values()] == [
     [4, 2, 0],
     [4, 2],
   ]
-  assert len(cells.take_shard(study.runs_of(planned), '')) == 6
+  assert len(cells.take_shard(planned.cells(), '')) == 6
 
 
 def test_a_run_that_starts_from_another_one_comes_after_it(tmp_path):
@@ -101,12 +101,12 @@ def test_a_run_that_starts_from_another_one_comes_after_it(tmp_path):
   claim = dataclasses.replace(
     CLAIM, arm=TUNED, base=Arm('standalone:smoke', 'client')
   )
-  planned = study.plan([claim], (0, 1), tmp_path)
-  found = study.runs_of(planned)
+  planned = planning.plan([claim], (0, 1), tmp_path)
+  found = planned.cells()
   names = [cell.workdir for cell in found]
   assert len(found) == 6
   assert [c.config.start_from for c in found[:4]] == [''] * 4
-  for trial in planned['dfh']:
+  for trial in planned.trials['dfh']:
     ((arm, _),) = trial.runs.values()
     assert names.index(tmp_path / arm.config.start_from) < names.index(
       arm.workdir
@@ -120,7 +120,7 @@ def test_runs_have_the_same_names_in_every_folder(tmp_path):
   claim = dataclasses.replace(CLAIM, arm=TUNED)
 
   def names(folder):
-    found = study.runs_of(study.plan([claim], (0, 1), folder))
+    found = planning.plan([claim], (0, 1), folder).cells()
     assert {c.config.start_from for c in found} > {''}
     return [cell.workdir.name for cell in found]
 
@@ -131,7 +131,7 @@ def test_runs_have_the_same_names_in_every_folder(tmp_path):
 @pytest.mark.parametrize('name', CLAIMS)
 def test_claims_are_valid_and_their_arms_differ(name, tmp_path):
   claim = CLAIMS[name]
-  (trial,) = study.plan([claim], (0,), tmp_path)[name]
+  (trial,) = planning.plan([claim], (0,), tmp_path).trials[name]
   assert len(trial.runs) == len(claim.routes)
   for arm, base in trial.runs.values():
     assert arm.workdir != base.workdir or claim.arm.models != claim.base.models
@@ -143,6 +143,12 @@ def test_claims_are_valid_and_their_arms_differ(name, tmp_path):
       assert not names and len(arm.config.data.targets) >= 3
 
 
+def test_the_words_of_a_claim_fit_beside_its_interval():
+  texts = [claim.text for claim in CLAIMS.values()]
+  assert len({*texts}) == len(texts)
+  assert [text for text in texts if len(text.split()) > 8] == []
+
+
 def test_main_claims_come_first():
   firsts = [claim.first for claim in CLAIMS.values()]
   assert firsts == sorted(firsts, reverse=True) and any(firsts)
@@ -152,7 +158,7 @@ def test_main_claims_come_first():
 
 def test_an_unknown_field_is_refused(tmp_path):
   with pytest.raises(errors.ConfigError, match='optim.lrs'):
-    study.plan([CLAIM], (0,), tmp_path, ('optim.lrs=1',))
+    planning.plan([CLAIM], (0,), tmp_path, ('optim.lrs=1',))
 
 
 def test_published_archives_have_their_digests():
@@ -172,19 +178,19 @@ def test_published_runs_have_the_published_effects(tmp_path):
   with tarfile.open(DOCS / 'results' / 'claims.tar.xz') as archive:
     archive.extractall(tmp_path, filter='data')
   page = (DOCS / 'results' / 'claims.md').read_text()
-  planned = study.plan(CLAIMS.values(), range(5), tmp_path)
+  planned = planning.plan(CLAIMS.values(), range(5), tmp_path)
   judged = 0
   for name, claim in CLAIMS.items():
-    ended = study.ended(planned[name])
+    ended = planning.ended(planned.trials[name])
     if len(ended) < 3:  # the page has three seeds of other runs
       continue
-    own = [trial for trial in planned[name] if trial.seed in ended]
+    own = [trial for trial in planned.trials[name] if trial.seed in ended]
     one = study.judge(claim, own)
     assert one.found
     row = (
       f'| {one.base:.1f} | {one.arm:.1f} '
       f'| {one.found.mean:+.1f} [{one.found.low:+.1f}, {one.found.high:+.1f}] '
-      f'| {one.found.detectable:.1f} | {one.verdict} |'
+      f'| {one.found.detectable:.1f} | {one.alone} |'
     )
     assert row in page, name
     judged += 1

@@ -4,27 +4,32 @@
   fedreid study --claims --first --seeds=0,1,2
   fedreid study --claims=dfh,expert --seeds=0,1,2,3,4
 
-A claim compares two methods. Both are trained on the same routes with the same
-seeds and compared query by query; docs/protocol.md describes how a claim is
-judged. The most important claims are tried first. `claims.md`, `claims.json`
-and `claims.png` in the work directory are written after every run. The same
-command resumes a study; `--shard=0/2` and `--shard=1/2` split the runs of one
-work directory between two processes, and `--workers=2` trains two runs at a
-time. `--omniglot=FOLDS` tries the claims that have a meaning there on real
-handwriting, in the folds of `benchmarks.omniglot_folds`. `--judge` trains
-nothing and judges the runs that have ended, as those of an archive. The command
-needs fedreid_jax[viz].
+A claim compares two methods. Each has, on each route, the rate of `--rates`
+that is best on held-out persons of the training domains, as `fedreid tune`
+chooses it; `--rates=` gives all methods the rates of their recipes. Both are
+trained with the same seeds and compared query by query; docs/protocol.md
+describes how a claim is judged. The most important claims are tried first.
+`claims.md`, `claims.json` and `claims.png` in the work directory are written
+after every run, `claims_rates.md` and `claims_equal.md` (both methods at the
+same rate) at the end. The same command resumes a study; `--shard=0/2` and
+`--shard=1/2` split the runs of one work directory between two processes, and
+`--workers=2` trains two runs at a time. `--omniglot=FOLDS` tries the claims
+that have a meaning there on real handwriting, in the folds of
+`benchmarks.omniglot_folds`. `--judge` trains nothing and judges the runs that
+have ended, as those of an archive. The command needs fedreid_jax[viz].
 """
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import grid
 from fedreid_jax.apps.papers.tables import omniglot
-from fedreid_jax.apps.papers.tables.declare import Claim
+from fedreid_jax.apps.papers.tables.declare import RATES, Claim
 from fedreid_jax.apps.papers.tables.index import CLAIMS
 from fedreid_jax.cli import run
 from fedreid_jax.config import parsing
@@ -52,6 +57,13 @@ _LIST = flags.DEFINE_bool('list', False, 'Print the claims.')
 _FIRST = flags.DEFINE_bool('first', False, 'Only the main claims of a paper.')
 _SEEDS = flags.DEFINE_string('seeds', '0,1,2,3,4', 'Seeds of every arm.')
 _JUDGE = flags.DEFINE_bool('judge', False, 'Judge ended runs, and train none.')
+_RATES = flags.DEFINE_list(
+  'rates',
+  list(RATES),
+  'Rates of the search of every method on every route; empty: all methods have '
+  'the rate of their recipe.',
+)
+_SEARCH_SEEDS = flags.DEFINE_string('search_seeds', '0', 'Seeds of searches.')
 _SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
 _OMNIGLOT = flags.DEFINE_string(
   'omniglot', '', 'Folds of Omniglot, in place of rendered persons.'
@@ -74,44 +86,76 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         'a study has its own recipes', '--config', 'use --set=KEY=VALUE'
       )
-    from fedreid_jax.apps.papers import cells, runner, study
+    from fedreid_jax.apps.papers import planning
     from fedreid_jax.figures import canvas
-    from fedreid_jax.training import loop
-    from fedreid_jax.training.reports import console_table
 
     name = 'claims-omniglot' if _OMNIGLOT.value else 'claims'
     folder = Path('runs', name).absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
     canvas.check(folder / 'claims.png')  # before the first run
-    by_name = {claim.name: claim for claim in chosen}
-    planned = study.plan(chosen, grid.seeds(_SEEDS.value), folder, _SET.value)
     folder.mkdir(parents=True, exist_ok=True)
-
-    # Reading the queries of all runs takes time, and this is called after every
-    # run. The key `ended` changes when another seed has ended.
-    @functools.cache
-    def judge(name: str, ended: tuple[int, ...]) -> study.Judged:
-      own = [trial for trial in planned[name] if trial.seed in ended]
-      return study.judge(by_name[name], own)
-
-    def write() -> str:
-      judged = [judge(name, study.ended(planned[name])) for name in by_name]
-      return study.write(folder / 'claims', judged)
-
-    runs = cells.take_shard(study.runs_of(planned), _SHARD.value)
-    if _JUDGE.value:
-      console_table.markdown(write())
-      for line in cells.unchecked(runs):
-        print(line)
-      return
-    train = functools.partial(loop.train, verbose=run.workers() == 1)
-    try:
-      runner.train_all(runs, train, write, run.workers())
-    finally:
-      console_table.markdown(write())
+    own = functools.partial(
+      planning.plan, chosen, grid.seeds(_SEEDS.value), folder, _SET.value
+    )
+    _try(chosen, functools.partial(own, _grid()), folder)
 
   run.guarded(argv, body, with_jax=not _LIST.value)
+
+
+def _grid() -> Any:
+  from fedreid_jax.apps.papers import planning
+
+  seeds = grid.seeds(_SEARCH_SEEDS.value)
+  return planning.Grid(tuple(filter(None, _RATES.value)), seeds)
+
+
+def _try(claims: list[Claim], plan: Callable[[], Any], folder: Path) -> None:
+  """Trains what the claims need as far as it is known, and judges them."""
+  from fedreid_jax.apps.papers import cells, planning, rates, runner, study
+  from fedreid_jax.training import loop
+  from fedreid_jax.training.reports import console_table
+
+  # Reading the queries of all runs takes time, and this is called after every
+  # run. The key `ended` changes when another seed has ended.
+  @functools.cache
+  def judge(number: int, ended: tuple[int, ...], rates: str) -> study.Judged:
+    claim = claims[number]
+    own = [x for x in planned.trials[claim.name] if x.seed in ended]
+    return study.judge(claim, own)
+
+  def write() -> str:
+    judged = []
+    for number, claim in enumerate(claims):
+      own = planned.trials[claim.name]
+      # A search that goes on may change the rate of the runs.
+      key = study.rates_of(own[0]) if own else ''
+      judged.append(judge(number, planning.ended(own), key))
+    return study.write(folder / 'claims', judged)
+
+  train = functools.partial(loop.train, verbose=run.workers() == 1)
+  planned, tried = plan(), set()
+  try:
+    while not _JUDGE.value:
+      runs = cells.take_shard(planned.cells(), _SHARD.value)
+      waiting = [
+        c for c in runs if not rates.ended(c) and str(c.workdir) not in tried
+      ]
+      if not waiting:
+        break
+      tried |= {str(cell.workdir) for cell in waiting}
+      runner.train_all(
+        waiting, train, write, run.workers(), planned.may_diverge
+      )
+      planned = plan()
+  finally:
+    console_table.markdown(write())
+    study.write_rates(folder / 'claims', planned, claims)
+  for line in cells.unchecked(planned.cells()):
+    print(line)
+  unknown = [c.name for c in claims if not planned.trials[c.name]]
+  if unknown:
+    print(f'rates are not known yet for: {", ".join(unknown)}')
 
 
 def _chosen() -> list[Claim]:
@@ -131,16 +175,19 @@ def _chosen() -> list[Claim]:
 
 
 def _print_list(chosen: list[Claim]) -> None:
-  from fedreid_jax.apps.papers import cells, study
+  from fedreid_jax.apps.papers import cells, planning
 
   for claim in chosen:
     line = f'{claim.name:<20} {claim.source}: {claim.text}'
     print(errors.folded(line, indent=' ' * 21))
   seeds = grid.seeds(_SEEDS.value)
-  planned = study.plan(chosen, seeds, Path(), _SET.value)
+  planned = planning.plan(chosen, seeds, Path(), _SET.value)
   # Claims share runs: cells with the same folder count once.
-  runs = cells.take_shard(study.runs_of(planned), '')
+  runs = len(cells.take_shard(planned.cells(), ''))
+  searched = planning.plan(chosen, seeds, Path(), _SET.value, _grid())
+  more = len(cells.take_shard(searched.cells(), ''))
   print(
-    f'{errors.counted(len(chosen), "claim")}, '
-    f'{errors.counted(len(runs), "run")} with these seeds'
+    f'{errors.counted(len(chosen), "claim")}, {errors.counted(runs, "run")} '
+    f'with these seeds, {errors.counted(more, "run")} of searches, some of '
+    'which are the same'
   )
