@@ -218,6 +218,10 @@ def _halve_rate(c: Any) -> None:
   c.optim.milestones, c.optim.gamma = (0.5, 0.75), 0.5
 
 
+# Share of the persons of a client by which the benchmark chooses rates.
+HELD_OUT = 0.25
+
+
 def trial(c: Any) -> None:
   """Changes `synthetic` to the trials of claims, see docs/protocol.md."""
   synthetic(c)
@@ -228,6 +232,31 @@ def nine_trial(c: Any) -> None:
   """Changes `nine` to the trials of claims."""
   nine_with_local_models(c)
   _from_weights(c)
+
+
+def from_random(c: Any) -> None:
+  """Changes `synthetic` to the benchmark of unseen domains: random weights."""
+  synthetic(c)
+  c.evaluation.validation, c.evaluation.every = HELD_OUT, c.rounds
+
+
+def from_rendered(c: Any) -> None:
+  """Sets the benchmark of unseen domains, from weights of rendered persons."""
+  trial(c)
+  c.data.source, c.evaluation.validation = versions.UNVERSIONED, HELD_OUT
+
+
+def from_imagenet(c: Any) -> None:
+  """Sets the benchmark of unseen domains, from weights of ImageNet.
+
+  docs/export.md has the command that imports the file.
+  """
+  synthetic(c)
+  c.model.name, c.model.last_stride = 'mobilenet_v2', 1
+  c.model.pretrained = 'mobilenet_v2.safetensors'
+  c.evaluation.validation = HELD_OUT
+  c.optim.lr = 0.02
+  c.rounds = c.evaluation.every = 6
 
 
 def many_clients(c: Any) -> None:
@@ -364,7 +393,13 @@ FEDERATED = {
   'nine_trial': nine_trial,
 }
 ALONE = FEDERATED | {'nine': nine, 'paper': nine_data_sets_alone}
-GENERALISED = FEDERATED | {'nine': nine, 'paper': three_data_sets}
+GENERALISED = FEDERATED | {
+  'nine': nine,
+  'paper': three_data_sets,
+  'random': from_random,
+  'rendered': from_rendered,
+  'imagenet': from_imagenet,
+}
 PRETRAINING = {
   'synthetic': another_world,
   'smoke': few_of_another_world,

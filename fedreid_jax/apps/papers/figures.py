@@ -2,7 +2,7 @@
 
 import ast
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,25 @@ def draw_effects(lines: Sequence[Bar], axis: str) -> Any:
   """Draws each effect with its interval; `axis` is a label with a unit."""
   figure = canvas.new(7.5, 1.2 + 0.32 * len(lines))
   axes = figure.subplots()
+  _effects(axes, lines)
+  _legend(figure, [axes])
+  axes.set_xlabel(f'{axis}, 95 % interval')
+  return figure
+
+
+def draw_groups(groups: Mapping[str, Sequence[Bar]], axis: str) -> Any:
+  """Draws a panel of effects for each group, one beside the other."""
+  most = max(map(len, groups.values()))
+  figure, panels = canvas.table(1, len(groups), 3.4, 1.4 + 0.3 * most)
+  for axes, (name, lines) in zip(panels[0], groups.items(), strict=True):
+    _effects(axes, lines)
+    axes.set_title(name, fontsize=10)
+    axes.set_xlabel(f'{axis}, 95 % interval', fontsize=8)
+  _legend(figure, panels[0])
+  return figure
+
+
+def _effects(axes: Any, lines: Sequence[Bar]) -> None:
   # The axis points upwards, so the first line is drawn last, at the top.
   for k, one in enumerate(reversed(lines)):
     colour, mark = _MARKS[one.verdict]
@@ -60,8 +79,14 @@ def draw_effects(lines: Sequence[Bar], axis: str) -> Any:
   axes.set_yticks(range(len(lines)), [one.text for one in reversed(lines)])
   axes.set_ylim(-0.6, len(lines) - 0.4)
   axes.tick_params(axis='y', labelsize=7)
-  # One entry per verdict: every line has a label.
-  drawn = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+
+
+def _legend(figure: Any, panels: Iterable[Any]) -> None:
+  """Adds a legend with one entry per verdict: every line has a label."""
+  drawn: dict[str, Any] = {}
+  for axes in panels:
+    handles, labels = axes.get_legend_handles_labels()
+    drawn |= dict(zip(labels, handles, strict=True))
   figure.legend(
     drawn.values(),
     drawn.keys(),
@@ -69,14 +94,20 @@ def draw_effects(lines: Sequence[Bar], axis: str) -> Any:
     ncols=3,
     fontsize=7,
   )
-  axes.set_xlabel(f'{axis}, 95 % interval')
-  return figure
 
 
 def write_effects(lines: Sequence[Bar], path: Path, axis: str) -> None:
   """Writes the picture; without effects it writes nothing."""
   if lines:
     canvas.save(draw_effects(lines, axis), path)
+
+
+def write_groups(
+  groups: Mapping[str, Sequence[Bar]], path: Path, axis: str
+) -> None:
+  """Writes the picture of groups; without effects it writes nothing."""
+  if groups:
+    canvas.save(draw_groups(groups, axis), path)
 
 
 class Series(NamedTuple):

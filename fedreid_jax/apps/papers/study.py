@@ -121,7 +121,8 @@ def _mean(own: Precision) -> float:
 def write(path: Path, judged: Sequence[Judged]) -> str:
   """Writes JSON, Markdown, which is returned, and a picture of any effects.
 
-  `PATH_targets.md` has the effect on every target.
+  `PATH_targets.md` has the effect on every target, and `PATH_benchmark.png` the
+  methods of the benchmark by kind of start.
   """
   holm = _corrected(judged)
   recorder.write_json(
@@ -129,12 +130,17 @@ def write(path: Path, judged: Sequence[Judged]) -> str:
     [_row(j) | {'verdict': holm[j.claim.name]} for j in judged],
   )
   rows, bars, by_target = [], [], []
+  groups: dict[str, list[figures.Bar]] = {}
   for claim, arm, base, found, alone, targets, rates_ in judged:
     numbers, seeds = [''] * 3, ''
     if found:
       numbers, seeds = [*found.texts(), alone], str(found.seeds)
       margin = claim.margin if claim.claimed == 'equal' else 0.0
       bars.append(figures.Bar(claim.text, found, holm[claim.name], margin))
+      if claim.benchmark:
+        start, method = claim.benchmark
+        own = groups.setdefault(f'from {start} weights', [])
+        own.append(bars[-1]._replace(text=method))
     means = [_percent(base), _percent(arm), rates_]
     rows.append(
       [
@@ -147,6 +153,8 @@ def write(path: Path, judged: Sequence[Judged]) -> str:
       for target, one in targets.items()
     ]
   figures.write_effects(bars, path.with_suffix('.png'), 'difference in mAP')
+  picture = path.with_name(f'{path.stem}_benchmark.png')
+  figures.write_groups(groups, picture, 'mAP over FedPav')
   _markdown(path.with_name(f'{path.stem}_targets.md'), BY_TARGET, by_target)
   return _markdown(path.with_suffix('.md'), COLUMNS, rows)
 

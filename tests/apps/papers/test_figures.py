@@ -36,6 +36,30 @@ def test_a_line_per_claim_with_its_mark(tmp_path):
     assert min(image.size) > 200
 
 
+def test_groups_stand_beside_each_other(tmp_path):
+  """Each with its own methods; the legend has every verdict once."""
+  groups = {
+    'from random weights': [bar('DFH', 1.0, 4.0, 'supported')],
+    'from rendered weights': [
+      bar('DFH', -4.0, -1.0, 'not supported'),
+      bar('SNR', 1.0, 2.0, 'supported'),
+    ],
+  }
+  figure = figures.draw_groups(groups, 'mAP over FedPav')
+  titles = [axes.get_title() for axes in figure.axes]
+  assert titles == [*groups]
+  names = [
+    [label.get_text() for label in axes.get_yticklabels()]
+    for axes in figure.axes
+  ]
+  assert names == [['DFH'], ['SNR', 'DFH']]
+  (legend,) = figure.legends
+  words = [text.get_text() for text in legend.get_texts()]
+  assert sorted(words) == ['not supported', 'supported']
+  figures.write_groups({}, tmp_path / 'none.png', '')
+  assert not (tmp_path / 'none.png').exists()
+
+
 def test_without_effects_there_is_no_picture(tmp_path):
   figures.write_effects([], tmp_path / 'claims.png', 'difference')
   assert not list(tmp_path.iterdir())

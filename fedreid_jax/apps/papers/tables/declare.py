@@ -118,6 +118,7 @@ class Claim:
     claimed: 'greater', or 'equal' for methods that are near each other.
     margin: in mAP, the smallest gain that matters, or the largest difference
       between methods that are near each other.
+    benchmark: kind of start and method, for a claim of `tables.unseen`.
     minus: targets whose effect is subtracted from the effect on the others, for
       a claim about the difference.
   """
@@ -132,6 +133,7 @@ class Claim:
   claimed: Literal['greater', 'equal'] = 'greater'
   margin: float = 1.0
   first: bool = False  # a main claim, which `--first` selects
+  benchmark: tuple[str, str] | None = None
   minus: tuple[str, ...] = ()
   seeds: int = 5  # largest number of seeds of its trials
 

@@ -10,6 +10,7 @@ from fedreid_jax.apps.papers.tables import (
   l2rw,
   l2rw_plus,
   others,
+  unseen,
 )
 
 PAPERS = (
@@ -20,6 +21,7 @@ TABLES = {table.id: table for paper in PAPERS for table in paper.TABLES}
 _CLAIMS: tuple[declare.Claim, ...] = (
   *(*dfh.CLAIMS, *fedreidbench.CLAIMS),
   *(*fedreid.CLAIMS, *l2rw.CLAIMS, *others.CLAIMS),
+  *unseen.CLAIMS,
 )
 # The main claims first. Sorting is stable: within both parts the order of the
 # papers remains.

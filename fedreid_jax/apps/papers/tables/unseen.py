@@ -1,0 +1,42 @@
+"""The benchmark of unseen domains: methods over FedPav, by kind of start.
+
+All methods have FedPav's average, the batches of DFH, the routes of `ROUTES`
+and their own rates. From random weights and from weights of rendered persons
+the base loss is DFH's: cross-entropy and a triplet loss. From weights of
+ImageNet it is cross-entropy alone, because the triplet loss of FedPav costs
+more than half of its mAP on held-out persons there (docs/results/unseen.md).
+"""
+
+from fedreid_jax.apps.papers.tables.declare import ROUTES, Arm, Claim
+
+# Recipes by method.
+METHODS = {
+  'DFH': 'dfh',
+  'SNR': 'snr',
+  'SNR + DFH': 'snr_dfh',
+  'MixStyle': 'mixstyle',
+  'CrossStyle': 'crossstyle',
+  'CCST': 'ccst',
+  'FedSR': 'fedsr',
+  'DACS': 'dacs',
+  'SSCU': 'sscu',
+}
+# Changes of all recipes by kind of start, which is the name of a preset.
+STARTS = {'random': '', 'rendered': '', 'imagenet': ',loss.triplet=0.0'}
+
+
+def _claim(start: str, method: str) -> Claim:
+  more = STARTS[start]
+  return Claim(
+    f'{start}_{METHODS[method]}',
+    'benchmark of unseen domains',
+    f'{method} improves FedPav from {start} weights.',
+    'no figure for this setting',
+    Arm(f'{METHODS[method]}:{start}{more}'),
+    Arm(f'dfh:{start},components=("fedpav",){more}'),
+    ROUTES,
+    benchmark=(start, method),
+  )
+
+
+CLAIMS = tuple(_claim(start, method) for start in STARTS for method in METHODS)
