@@ -12,6 +12,7 @@ import numpy as np
 from fedreid_jax.apps.papers import effects, figures, rates, report
 from fedreid_jax.apps.papers.planning import Plan, Search, Trial, ended
 from fedreid_jax.apps.papers.tables.declare import Claim, Models
+from fedreid_jax.data import validation
 from fedreid_jax.training.files import atomic, recorder, run_files
 
 # Average precision of the queries, `[Q]` in [0, 1] or NaN, by target.
@@ -41,6 +42,8 @@ class Judged(NamedTuple):
 def precision(workdir: Path, models: Models) -> Precision:
   """The average precision of the queries of a run by target.
 
+  Held-out persons of the clients are no target.
+
   Raises:
     FileNotFoundError: if the run ranked no queries.
     KeyError: if the run has no such models.
@@ -52,6 +55,8 @@ def precision(workdir: Path, models: Models) -> Precision:
     raise FileNotFoundError(workdir / recorder.QUERIES)
   for key, queries in saved.items():
     model, target, _ = key.split('/')
+    if validation.is_validation(target):  # it has chosen the rate
+      continue
     found.setdefault(model, {}).setdefault(target, []).append(queries)
   joined = {
     model: {target: np.concatenate(own) for target, own in targets.items()}

@@ -31,7 +31,11 @@ def save(cell, held_out=None, target=0.5):
     (cell.workdir / runner.ERROR).write_text(error.line())
     return
   claim_runs.save(
-    cell, global__mall=np.full(4, target), global__park=np.full(9, target)
+    cell,
+    global__mall=np.full(4, target),
+    global__park=np.full(9, target),
+    # Persons that choose a rate are no target of a claim.
+    **{'global__validation:plaza': np.full(4, held_out / 100)},
   )
   own = [
     _entry(f'validation:{name}', 2, held_out + more)

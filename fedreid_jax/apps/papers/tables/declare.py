@@ -20,7 +20,7 @@ PRESETS = ('synthetic', 'smoke', 'paper')
 ALL = 'all'  # key of the changes that apply to every preset
 CURVE = 'The curve is `evaluation` in the results.json of each run.'
 # Rates among which every method has its own.
-RATES = '0.01', '0.02', '0.05', '0.1'
+RATES = '0.005', '0.01', '0.02', '0.05', '0.1'
 # Number of seeds of a claim that is not a main one and needs runs that no other
 # claim has.
 SIDE_SEEDS = 3
