@@ -69,7 +69,7 @@ class Plan(NamedTuple):
 
     Runs that start from the models of another one come last.
     """
-    found = _searching(self.searches)
+    found = self.searching()
     for trial in (x for own in self.trials.values() for x in own):
       found += trial.starts
       found += [cell for pair in trial.runs.values() for cell in pair]
@@ -77,12 +77,17 @@ class Plan(NamedTuple):
 
   def may_diverge(self, cell: Cell) -> bool:
     """Whether a run belongs to a search, in which divergence is a result."""
-    found = _searching(self.searches)
-    return str(cell.workdir) in {str(own.workdir) for own in found}
+    found = {str(own.workdir) for own in self.searching()}
+    return str(cell.workdir) in found
 
-
-def _searching(searches: Iterable[Search]) -> list[Cell]:
-  return [c for own in searches for x in own.by_rate.values() for c in x]
+  def searching(self) -> list[Cell]:
+    """The runs of all searches."""
+    return [
+      cell
+      for own in self.searches
+      for cells in own.by_rate.values()
+      for cell in cells
+    ]
 
 
 def ended(trials: Sequence[Trial]) -> tuple[int, ...]:

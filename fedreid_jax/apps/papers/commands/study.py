@@ -185,9 +185,9 @@ def _print_list(chosen: list[Claim]) -> None:
   # Claims share runs: cells with the same folder count once.
   runs = len(cells.take_shard(planned.cells(), ''))
   searched = planning.plan(chosen, seeds, Path(), _SET.value, _grid())
-  more = len(cells.take_shard(searched.cells(), ''))
-  print(
-    f'{errors.counted(len(chosen), "claim")}, {errors.counted(runs, "run")} '
-    f'with these seeds, {errors.counted(more, "run")} of searches, some of '
-    'which are the same'
-  )
+  more = len({str(cell.workdir) for cell in searched.searching()})
+  line = f'{errors.counted(len(chosen), "claim")}, '
+  line += f'{errors.counted(runs, "run")} with these seeds'
+  if more:
+    line += f', and {errors.counted(more, "run")} to choose their rates'
+  print(line)
