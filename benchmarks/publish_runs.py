@@ -2,12 +2,12 @@
 
   python -m benchmarks.publish_runs runs/claims docs/results/claims.tar.xz
 
-The archive has `results.json` and `queries.npz` of every finished run in the
-folder, or the error of a run that has diverged, sorted by name and without
-times, so that equal runs make equal archives. The line of the archive in
-`SHA256SUMS` beside it is replaced; `sha256sum -c SHA256SUMS` checks it. Runs
-that no claim needs any more are left out with `--claims`, which are then
-printed.
+The archive has the results of every finished run in the folder, with the files
+whose digests they state, or the error of a run that has diverged. It is sorted
+by name and without times, so that equal runs make equal archives. The line of
+the archive in `SHA256SUMS` beside it is replaced; `sha256sum -c SHA256SUMS`
+checks it. Runs that no claim needs any more are left out with `--claims`, which
+are then printed.
 """
 
 import hashlib
@@ -21,8 +21,10 @@ from absl import app, flags
 from fedreid_jax.apps.papers import planning, rates, runner
 from fedreid_jax.apps.papers.tables.declare import RATES
 from fedreid_jax.apps.papers.tables.index import CLAIMS
+from fedreid_jax.training.files import recorder, run_files, sealed
 
 FILES = ('results.json', 'queries.npz')
+STATED = (run_files.CONFIG,)  # to which results refer by its digest
 SUMS = 'SHA256SUMS'
 _CLAIMS = flags.DEFINE_bool('claims', False, 'Only runs of claims.')
 
@@ -31,13 +33,20 @@ def pack(runs: list[Path]) -> bytes:
   """Returns a compressed archive of runs."""
   packed = io.BytesIO()
   with tarfile.open(fileobj=packed, mode='w:xz') as archive:
-    names = *FILES, runner.ERROR
-    each = (run / name for run in runs for name in names)
+    each = (run / name for run in runs for name in _names(run))
     for path in filter(Path.is_file, each):
       found = tarfile.TarInfo(f'{path.parent.name}/{path.name}')
       found.size = path.stat().st_size
       archive.addfile(found, io.BytesIO(path.read_bytes()))
   return packed.getvalue()
+
+
+def _names(run: Path) -> list[str]:
+  """The files without which a study takes a run for damaged."""
+  if not (run / recorder.RESULTS).is_file():
+    return [runner.ERROR]
+  described = recorder.read_object(run / recorder.RESULTS)
+  return [*dict.fromkeys((*FILES, *STATED, *described.get(sealed.FILES, ())))]
 
 
 def record(path: Path) -> None:

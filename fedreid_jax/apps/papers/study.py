@@ -110,11 +110,11 @@ def judge(claim: Claim, trials: Sequence[Trial]) -> Judged:
 
 
 def rates_of(trial: Trial) -> str:
-  """The rates of both sides, as `0.1 / 0.02` or `0.1, 0.05 / 0.02`."""
+  """The rates of base and arm by route: `0.1 / 0.02`, `0.1, 0.05 / 0.02`."""
   sides = []
   for side in zip(*trial.runs.values(), strict=True):
-    each = [f'{cell.config.optim.lr:g}' for cell in reversed(side)]
-    sides.append(', '.join(dict.fromkeys(each) if len({*each}) == 1 else each))
+    each = [f'{cell.config.optim.lr:g}' for cell in side]
+    sides.append(each[0] if len({*each}) == 1 else ', '.join(each))
   return ' / '.join(reversed(sides))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import planning, rates, runner, study
-from fedreid_jax.apps.papers.tables.declare import Arm
+from fedreid_jax.apps.papers.tables.declare import Arm, route
 
 HELD_OUT = 'evaluation.validation=0.25'
 CLAIM = dataclasses.replace(
@@ -195,6 +195,21 @@ def test_the_start_of_an_arm_has_its_own_rate(tmp_path):
   assert first.chosen == '0.05'
   starts = {c.config.start_from for own in second.by_rate.values() for c in own}
   assert starts == {str(first.by_rate['0.05'][0].workdir)}
+
+
+def test_rates_are_in_the_order_of_the_routes(tmp_path):
+  routes = route('plaza', 'mall'), route('park', 'mall')
+  claim = dataclasses.replace(CLAIM, routes=routes)
+
+  def plan():
+    return planning.plan([claim], (0,), tmp_path, (), GRID)
+
+  best = {'plaza': '0.1', 'park': '0.05'}
+  for own in plan().searches:
+    for rate, (cell,) in own.by_rate.items():
+      save(cell, 60.0 if rate == best[own.route] else 50.0)
+  (trial,) = plan().trials['dfh']
+  assert study.rates_of(trial) == '0.1, 0.05 / 0.1, 0.05'
 
 
 def test_tables_of_rates_and_of_equal_rates(plan, tmp_path):
