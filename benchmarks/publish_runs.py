@@ -46,7 +46,9 @@ def _names(run: Path) -> list[str]:
   if not (run / recorder.RESULTS).is_file():
     return [runner.ERROR]
   described = recorder.read_object(run / recorder.RESULTS)
-  return [*dict.fromkeys((*FILES, *STATED, *described.get(sealed.FILES, ())))]
+  # A run that diverges late has written results, and its error as well.
+  names = *FILES, *STATED, *described.get(sealed.FILES, ()), runner.ERROR
+  return [*dict.fromkeys(names)]
 
 
 def record(path: Path) -> None:

@@ -14,8 +14,8 @@ after every round.
 
 Published, mAP / rank-1 (DFH table 1): on Market-1501 from MSMT17, CUHK02 and
 CUHK03 31.3 / 56.5 (FedPav 25.4 / 49.4); on CUHK02 71.7 / 69.5 (62.6 / 59.8); on
-CUHK03 27.2 / 30.5 (22.5 / 24.3). Measured results, in which
-DFH gains nothing at its own rate, are in docs/results/unseen.md.
+CUHK03 27.2 / 30.5 (22.5 / 24.3). Measured results, in which no gain of DFH at
+its own rate is resolved, are in docs/results/unseen.md.
 """
 
 from fedreid_jax.config import parsing, presets

@@ -6,7 +6,7 @@ so that a study plans again when the runs of a plan have ended.
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,18 +32,16 @@ class Search(NamedTuple):
   # rate of its recipe, because it holds out no persons.
   by_rate: Mapping[str, Sequence[Cell]]
   rate: str  # that of the recipe
-
-  @property
-  def found(self) -> rates.Found | None:
-    """The result; None while a run has not ended, or without runs."""
-    return rates.search(self.by_rate) if self.by_rate else None
+  # The result when it was planned; None while a run has not ended, or without
+  # runs.
+  found: rates.Found | None
 
   @property
   def chosen(self) -> str:
     """The rate; '' if it is not known, or all runs have diverged."""
     if not self.by_rate:
       return self.rate
-    return found.chosen if (found := self.found) else ''
+    return self.found.chosen if self.found else ''
 
 
 class Trial(NamedTuple):
@@ -79,6 +77,25 @@ class Plan(NamedTuple):
     """Whether a run belongs to a search, in which divergence is a result."""
     found = {str(own.workdir) for own in self.searching()}
     return str(cell.workdir) in found
+
+  def waiting(self, runs: Iterable[Cell], tried: Collection[str]) -> list[Cell]:
+    """Those of some runs that can be trained now.
+
+    Args:
+      runs: runs of this plan.
+      tried: folders of runs that have been tried and are not tried again. Runs
+        that start from one of them that has no results are left out.
+    """
+    without = {str(c.workdir) for c in self.cells() if results(c) is None}
+    failed = without & {*tried}
+    # Outside of a search, divergence is a failure that may be tried again.
+    done = {str(c.workdir) for c in self.searching() if rates.diverged(c)}
+    return [
+      cell
+      for cell in runs
+      if str(cell.workdir) in without - failed - done
+      and cell.config.start_from not in failed
+    ]
 
   def searching(self) -> list[Cell]:
     """The runs of all searches."""
@@ -190,7 +207,8 @@ class _Planner:
       rate: [self.cell(arm, route, rate, seed) for seed in self.grid.seeds]
       for rate in (self.grid.rates if plain.evaluation.validation else ())
     }
-    return Search(arm.recipe, route.name, by_rate, f'{plain.optim.lr:g}')
+    found = rates.search(by_rate) if by_rate else None
+    return Search(arm.recipe, route.name, by_rate, repr(plain.optim.lr), found)
 
   def cell(self, arm: Arm, route: Route, rate: str, seed: int) -> Cell:
     """A run of an arm, whose start has a known rate."""

@@ -29,7 +29,8 @@ COLUMNS = 'point', 'held-out mAP', 'by seed'
 class Point(NamedTuple):
   """One point of a search."""
 
-  label: str  # its fields as `KEY=VALUE`, separated by blanks
+  label: str
+  fields: Mapping[str, str]  # its values, as text
   scores: tuple[float, ...]  # mAP in percent by seed, NaN for a diverged run
 
   @property
@@ -49,8 +50,8 @@ class Found(NamedTuple):
 
   points: tuple[Point, ...]  # in the order of the grid
   chosen: str  # label of the best point, '' if a run of every point diverged
-  at_edge: bool  # the best of several points is the first or the last one
-  rounds: int  # trained in all runs together: the budget
+  at_edge: bool  # a number of the best is the smallest or largest of its field
+  rounds: int  # trained in all runs that did not diverge: the budget
 
   def described(self) -> dict[str, Any]:
     """The search as an object for JSON."""
@@ -90,13 +91,30 @@ def search(by_point: Mapping[str, Sequence[Cell]]) -> Found | None:
   if not all(map(ended, cells)):
     return None
   points = tuple(
-    Point(label, tuple(map(score, own))) for label, own in by_point.items()
+    Point(label, own[0].factors or {RATE: label}, tuple(map(score, own)))
+    for label, own in by_point.items()
   )
   best = max(points, key=lambda point: point.mean)
   chosen = best.label if best.mean > -math.inf else ''
-  edge = len(points) > 1 and best in (points[0], points[-1])
-  rounds = sum(cell.config.rounds for cell in cells)
-  return Found(points, chosen, edge and bool(chosen), rounds)
+  rounds = sum(cell.config.rounds for cell in cells if results(cell))
+  return Found(points, chosen, bool(chosen) and _at_edge(best, points), rounds)
+
+
+def _at_edge(best: Point, points: Sequence[Point]) -> bool:
+  """Whether a value of a point is the smallest or the largest of its field."""
+  for name, text in best.fields.items():
+    values = {_value(point.fields[name]) for point in points}
+    known = {value for value in values if value is not None}
+    if len(known) > 1 and _value(text) in (min(known), max(known)):
+      return True
+  return False
+
+
+def _value(text: str) -> float | None:
+  try:
+    return float(text)
+  except ValueError:  # words and tuples have no order
+    return None
 
 
 def score(cell: Cell) -> float:

@@ -1,6 +1,7 @@
 """Rates that are chosen on held-out persons, and the plans that have them."""
 
 import dataclasses
+import itertools
 import json
 import math
 
@@ -108,7 +109,7 @@ def test_the_search_says_what_it_has_tried(plan):
   arm, base = (search.found for search in plan().searches)
   assert arm.chosen == '0.02' and arm.at_edge
   assert base.chosen == '0.05' and not base.at_edge
-  assert arm.rounds == 6  # three runs of two rounds
+  assert arm.rounds == 4  # of the two runs that did not diverge
   assert [point.mean for point in base.points] == [40.0, 55.0, 45.0]
   described = arm.described()
   assert described['points'][2] == {'point': '0.1', 'held_out_mAP': [None]}
@@ -147,6 +148,7 @@ def test_the_mean_over_the_seeds_of_the_search_chooses(tmp_path):
     for rate, cells in search.by_rate.items():
       for cell, value in zip(cells, scores[rate], strict=True):
         save(cell, value)
+  planned = planning.plan([CLAIM], (0,), tmp_path, (), grid)
   (found, _) = (x.found for x in planned.searches)
   assert found.chosen == '0.05'
   assert [point.scores for point in found.points] == [*scores.values()]
@@ -210,6 +212,50 @@ def test_rates_are_in_the_order_of_the_routes(tmp_path):
       save(cell, 60.0 if rate == best[own.route] else 50.0)
   (trial,) = plan().trials['dfh']
   assert study.rates_of(trial) == '0.1, 0.05 / 0.1, 0.05'
+
+
+def test_what_is_trained_next(plan):
+  """A diverged run of a search is done, another one is tried once a command."""
+  finish(plan(), FIGURES)
+  planned = plan()
+  waiting = planned.waiting(planned.cells(), ())
+  assert {cell.config.seed for cell in waiting} == {1}
+  save(waiting[0])
+  assert rates.diverged(waiting[0])
+  assert planned.waiting(planned.cells(), ()) == waiting
+  tried = {str(waiting[0].workdir)}
+  assert planned.waiting(planned.cells(), tried) == waiting[1:]
+
+
+def test_a_run_does_not_start_from_one_that_has_failed(tmp_path):
+  start = 'fedreid:smoke'
+  arm = Arm('fedreid:smoke,variant=supervised', 'client', start)
+  claim = dataclasses.replace(CLAIM, arm=arm, base=Arm(start))
+  planned = planning.plan([claim], (0,), tmp_path)
+  first, second, *_ = planned.waiting(planned.cells(), ())
+  assert second.workdir == first.workdir  # the base is the start
+  save(first)
+  assert planned.waiting(planned.cells(), {str(first.workdir)}) == []
+
+
+@pytest.mark.parametrize(
+  'rate, mu, edge',
+  [('0.02', '0.05', True), ('0.05', '0.1', True), ('0.05', '0.05', False)],
+)
+def test_an_edge_is_one_of_any_field(plan, rate, mu, edge):
+  """Whatever the order of the grid."""
+  (cell,) = plan().searches[0].by_rate['0.02']
+  by_point = {}
+  for k, (x, y) in enumerate(
+    itertools.product(('0.1', '0.02', '0.05'), ('0.1', '0.01', '0.05'))
+  ):
+    folder = cell.workdir.with_name(f'point{k}')
+    fields = {'optim.lr': x, 'fedprox.mu': y, 'loss.kind': 'a'}
+    own = cell._replace(workdir=folder, factors=fields)
+    save(own, 60.0 if (x, y) == (rate, mu) else 50.0)
+    by_point[f'{x} {y}'] = [own]
+  found = rates.search(by_point)
+  assert (found.chosen, found.at_edge) == (f'{rate} {mu}', edge)
 
 
 def test_tables_of_rates_and_of_equal_rates(plan, tmp_path):

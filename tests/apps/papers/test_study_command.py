@@ -38,7 +38,7 @@ def test_list_counts_distinct_runs():
   code, out, err = commands.launch('study', '--list', *flags)
   assert (code, err) == (0, '')
   assert out.splitlines()[-1] == (
-    '1 claim, 12 runs with these seeds, and 30 runs to choose their rates'
+    '1 claim, 12 runs with these seeds, and up to 30 runs to choose their rates'
   )
 
 
@@ -81,3 +81,13 @@ def test_a_claim_is_tried_resumed_and_judged(tmp_path):
   assert json.loads((tmp_path / 'claims.json').read_text()) == [row]
   assert len(list(tmp_path.glob('*/results.json'))) == 2
   assert (tmp_path / 'claims.png').stat().st_size > 1000
+
+
+def test_a_rate_for_all_methods_is_no_change_of_a_search():
+  flags = ['--claims=rendered_dfh', '--set=optim.lr=0.1']
+  code, _, err = commands.launch('study', *flags, '--list')
+  assert code == 2 and len(err.splitlines()) == 1
+  assert '--rates' in err
+  code, out, err = commands.launch('study', *flags, '--list', '--rates=')
+  assert code == 0, err
+  assert out.splitlines()[-1] == '1 claim, 30 runs with these seeds'

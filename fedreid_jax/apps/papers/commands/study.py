@@ -104,8 +104,15 @@ def main(argv: list[str]) -> None:
 
 
 def _grid() -> Any:
-  from fedreid_jax.apps.papers import planning
+  from fedreid_jax.apps.papers import planning, rates
 
+  given = [pair.partition('=')[0].strip() for pair in _SET.value]
+  if any(_RATES.value) and rates.RATE in given:
+    raise errors.ConfigError(
+      'the rate of every method is searched for',
+      f'--set={rates.RATE}',
+      'give --rates, or --rates= with it',
+    )
   seeds = grid.seeds(_SEARCH_SEEDS.value)
   return planning.Grid(tuple(filter(None, _RATES.value)), seeds)
 
@@ -137,11 +144,17 @@ def _try(claims: list[Claim], plan: Callable[[], Any], folder: Path) -> None:
   planned, tried = plan(), set()
   try:
     while not _JUDGE.value:
-      runs = cells.take_shard(planned.cells(), _SHARD.value)
-      waiting = [
-        c for c in runs if not rates.ended(c) and str(c.workdir) not in tried
-      ]
+      searching = [c for c in planned.searching() if not rates.ended(c)]
+      # The runs of a search keep their order, and so their shard, while the
+      # plan grows.
+      stage = planned.cells()
+      if _SHARD.value and searching:
+        stage = planned.searching()
+      runs = cells.take_shard(stage, _SHARD.value)
+      waiting = planned.waiting(runs, tried)
       if not waiting:
+        if _SHARD.value and searching:
+          print('searches of other shards go on: repeat the command then')
         break
       tried |= {str(cell.workdir) for cell in waiting}
       runner.train_all(
@@ -153,9 +166,12 @@ def _try(claims: list[Claim], plan: Callable[[], Any], folder: Path) -> None:
     study.write_rates(folder / 'claims', planned, claims)
   for line in cells.unchecked(planned.cells()):
     print(line)
+  for own in planned.searches:
+    if own.found and not own.chosen:
+      print(f'every rate diverged: {own.recipe} on {own.route}')
   unknown = [c.name for c in claims if not planned.trials[c.name]]
   if unknown:
-    print(f'rates are not known yet for: {", ".join(unknown)}')
+    print(f'without a rate of both methods: {", ".join(unknown)}')
 
 
 def _chosen() -> list[Claim]:
@@ -189,5 +205,5 @@ def _print_list(chosen: list[Claim]) -> None:
   line = f'{errors.counted(len(chosen), "claim")}, '
   line += f'{errors.counted(runs, "run")} with these seeds'
   if more:
-    line += f', and {errors.counted(more, "run")} to choose their rates'
+    line += f', and up to {errors.counted(more, "run")} to choose their rates'
   print(line)

@@ -77,9 +77,9 @@ def _tune(points: list[grid.Point]) -> None:
     label = ' '.join(f'{k}={v}' for k, v in cell.factors.items())
     by_point.setdefault(label, []).append(cell)
   folder.mkdir(parents=True, exist_ok=True)
-  waiting = [c for c in made if not rates.ended(c)]
+  own_runs = cells.take_shard(made, _SHARD.value)
   runner.train_all(
-    cells.take_shard(waiting, _SHARD.value),
+    [cell for cell in own_runs if not rates.ended(cell)],
     functools.partial(loop.train, verbose=run.workers() == 1),
     lambda: None,
     run.workers(),
@@ -127,7 +127,8 @@ def _report(found: Any, folder: Path, own: Any) -> None:
     )
   print(f'chosen: {found.chosen}')
   fields = [x for x in sys.argv[1:] if x.startswith('--config.')]
-  fields += [f'--config.{pair}' for pair in found.chosen.split(' ')]
+  (best,) = (p for p in found.points if p.label == found.chosen)
+  fields += [f'--config.{k}={v}' for k, v in best.fields.items()]
   spec, own = run.FLAGS.config, f'{recipes.folder()}/'
   if spec.startswith(own):  # a recipe of the package has a short name
     spec = spec.removeprefix(own).replace('.py', '', 1)
