@@ -218,7 +218,7 @@ def _halve_rate(c: Any) -> None:
   c.optim.milestones, c.optim.gamma = (0.5, 0.75), 0.5
 
 
-# Share of the persons of a client by which the benchmark chooses rates.
+# Share of the persons of a client by which a rate is chosen.
 HELD_OUT = 0.25
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import runner
 from fedreid_jax.apps.papers.cells import Cell, results
-from fedreid_jax.training.files import run_files
 from fedreid_jax.training.reports import report
 
 RATE = 'optim.lr'
@@ -96,7 +95,12 @@ def search(by_point: Mapping[str, Sequence[Cell]]) -> Found | None:
   )
   best = max(points, key=lambda point: point.mean)
   chosen = best.label if best.mean > -math.inf else ''
-  rounds = sum(cell.config.rounds for cell in cells if results(cell))
+  scores = (x for point in points for x in point.scores)
+  rounds = sum(
+    cell.config.rounds
+    for cell, own in zip(cells, scores, strict=True)
+    if not math.isnan(own)
+  )
   return Found(points, chosen, bool(chosen) and _at_edge(best, points), rounds)
 
 
@@ -125,9 +129,10 @@ def score(cell: Cell) -> float:
   Raises:
     ConfigError: if the run has no held-out persons.
   """
-  if results(cell) is None:
+  done = results(cell)
+  if done is None:
     return math.nan
-  evaluation = run_files.results(cell.workdir)['evaluation']
+  evaluation = done['evaluation']
   last = max(entry['round'] for entry in evaluation)
   found = report.held_out([x for x in evaluation if x['round'] == last])
   if 'mAP' not in found:

@@ -219,6 +219,15 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
   return [f'| {" | ".join(row)} |' for row in table]
 
 
+def write_markdown(
+  path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]
+) -> str:
+  """Writes a Markdown table, which is returned."""
+  text = '\n'.join(markdown(header, rows)) + '\n'
+  atomic.write_text(path, text)
+  return text
+
+
 def _file(path: Path, suffix: str) -> Path:
   # Not `with_suffix`: the name of a table may have a dot.
   return path.with_name(path.name + suffix)

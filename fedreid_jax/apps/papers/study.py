@@ -13,7 +13,7 @@ from fedreid_jax.apps.papers import effects, figures, rates, report
 from fedreid_jax.apps.papers.planning import Plan, Search, Trial, ended
 from fedreid_jax.apps.papers.tables.declare import Claim, Models
 from fedreid_jax.data import validation
-from fedreid_jax.training.files import atomic, recorder, run_files
+from fedreid_jax.training.files import recorder, run_files
 
 # Average precision of the queries, `[Q]` in [0, 1] or NaN, by target.
 Precision = dict[str, np.ndarray]
@@ -160,8 +160,10 @@ def write(path: Path, judged: Sequence[Judged]) -> str:
   figures.write_effects(bars, path.with_suffix('.png'), 'difference in mAP')
   picture = path.with_name(f'{path.stem}_benchmark.png')
   figures.write_groups(groups, picture, 'mAP over FedPav')
-  _markdown(path.with_name(f'{path.stem}_targets.md'), BY_TARGET, by_target)
-  return _markdown(path.with_suffix('.md'), COLUMNS, rows)
+  report.write_markdown(
+    path.with_name(f'{path.stem}_targets.md'), BY_TARGET, by_target
+  )
+  return report.write_markdown(path.with_suffix('.md'), COLUMNS, rows)
 
 
 def write_rates(path: Path, planned: Plan, claims: Sequence[Claim]) -> None:
@@ -183,7 +185,7 @@ def write_rates(path: Path, planned: Plan, claims: Sequence[Claim]) -> None:
     for own, found in searches
     if found or not own.by_rate
   ]
-  _markdown(path.with_name(f'{path.stem}_rates.md'), RATES, rows)
+  report.write_markdown(path.with_name(f'{path.stem}_rates.md'), RATES, rows)
   equal = []
   for claim in claims:
     for rate, trials in planned.equal[claim.name].items():
@@ -192,7 +194,7 @@ def write_rates(path: Path, planned: Plan, claims: Sequence[Claim]) -> None:
         means = [_percent(one.base), _percent(one.arm)]
         effect, seeds = found.texts()[0], str(found.seeds)
         equal.append([claim.text, rate, *means, effect, seeds])
-  _markdown(path.with_name(f'{path.stem}_equal.md'), EQUAL, equal)
+  report.write_markdown(path.with_name(f'{path.stem}_equal.md'), EQUAL, equal)
 
 
 def _scores(own: Search, found: rates.Found | None) -> str:
@@ -205,14 +207,6 @@ def _scores(own: Search, found: rates.Found | None) -> str:
 
 def _percent(value: float) -> str:
   return '' if np.isnan(value) else f'{value:.1f}'
-
-
-def _markdown(
-  path: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]
-) -> str:
-  text = '\n'.join(report.markdown(columns, rows)) + '\n'
-  atomic.write_text(path, text)
-  return text
 
 
 def _corrected(judged: Sequence[Judged]) -> dict[str, str]:

@@ -28,10 +28,9 @@ from fedreid_jax import errors
 from fedreid_jax.apps.papers import grid
 from fedreid_jax.apps.papers.tables.declare import RATES
 from fedreid_jax.cli import run
-from fedreid_jax.config import parsing, recipes, schema
+from fedreid_jax.config import parsing, presets, recipes, schema
 
 TAKES_RECIPE = True
-SHARE = 0.25  # of the persons of a client, where the recipe holds out none
 
 _GRID = flags.DEFINE_string(
   'grid', f'optim.lr={",".join(RATES)}', 'KEY=VALUE,VALUE;KEY=VALUE,VALUE.'
@@ -50,9 +49,9 @@ def main(argv: list[str]) -> None:
       )
     chosen = run.config()
     if not chosen.evaluation.validation:
-      changes = [f'evaluation.validation={SHARE}']
+      changes = [f'evaluation.validation={presets.HELD_OUT}']
       chosen = parsing.change(schema.editable(chosen), changes)
-      print(f'held out of every client: {SHARE:.0%} of its persons')
+      print(f'held out of every client: {presets.HELD_OUT:.0%} of its persons')
     sweep = grid.Sweep(
       '', (), grid=grid.parse(_GRID.value), seeds=grid.seeds(_SEEDS.value)
     )
@@ -97,7 +96,7 @@ def _report(found: Any, folder: Path, own: Any) -> None:
   from rich import console
 
   from fedreid_jax.apps.papers import rates, report
-  from fedreid_jax.training.files import atomic, recorder
+  from fedreid_jax.training.files import recorder
   from fedreid_jax.training.reports import console_table
 
   described = {
@@ -108,8 +107,7 @@ def _report(found: Any, folder: Path, own: Any) -> None:
   }
   recorder.write_json(folder / 'tuned.json', described)
   rows = [point.cells() for point in found.points]
-  lines = report.markdown(rates.COLUMNS, rows)
-  atomic.write_text(folder / 'tuned.md', '\n'.join(lines) + '\n')
+  report.write_markdown(folder / 'tuned.md', rates.COLUMNS, rows)
   notes = [f'rounds trained: {found.rounds}']
   if found.at_edge:
     notes.append('the choice is at the edge of the grid: try values beyond it')
