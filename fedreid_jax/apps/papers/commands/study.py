@@ -184,7 +184,7 @@ def _chosen() -> list[Claim]:
   for name in names:
     if name not in known:
       raise errors.ConfigError(
-        f'no claim {name!r}', '--claims', f'one of {", ".join(known)}'
+        f'no claim {name!r}', '--claims', errors.one_of(name, known)
       )
   found = [known[name] for name in names]
   return [claim for claim in found if claim.first or not _FIRST.value]

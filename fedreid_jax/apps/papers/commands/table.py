@@ -67,7 +67,8 @@ def main(argv: list[str]) -> None:
         'a table has its own recipes', '--config', 'use --set=KEY=VALUE'
       )
     if name not in TABLES:
-      raise errors.ConfigError(f'no table {name!r}', '--table', 'see --list')
+      hint = errors.one_of(name, TABLES) if name else 'see --list'
+      raise errors.ConfigError(f'no table {name!r}', '--table', hint)
     table = TABLES[name]
     parsing.check_once(_SET.value, '--set')
     folder = Path('runs', 'tables').absolute()
