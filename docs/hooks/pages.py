@@ -32,7 +32,11 @@ DOLLARS = re.compile(r'\$\$(.+?)\$\$|\$(.+?)\$', re.DOTALL)
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
   """Replaces the comments of a page."""
-  made = {'options': options, 'deviations': deviations, 'api': api}
+  made = {
+    'options': options,
+    'deviations': deviations,
+    'api': api,
+  }
   return COMMENT.sub(lambda found: made[found[1]](found[2]), markdown)
 
 
