@@ -37,8 +37,8 @@ fedreid train dfh --config.model.pretrained=convnet-synthetic
 
 The first two commands
 [search without training](search.md#weights-without-a-run). The third one starts
-a training from the weights. A variant of the network can start from them, too:
-modules that it inserts keep their own first values, and stages for infrared
+a training from the weights. Variants of the network can start from them:
+modules that they insert keep their own first values, and stages for infrared
 images start from those for visible ones. A run on the world of a training is
 refused, because it would test on persons or cameras of the training.
 
