@@ -27,9 +27,7 @@ COLUMNS = (
 
 INTRODUCTION = """# Model zoo
 
-Weights that come with the package. Each file has a card in its header, from
-which `python -m fedreid_jax.models.weights.zoo > docs/zoo.md` makes this page;
-`fedreid list weights` prints the table.
+These weights come with the package. `fedreid list weights` prints the table.
 
 ```sh
 fedreid embed --weights=convnet-synthetic --images=FOLDER
@@ -37,17 +35,23 @@ fedreid search --weights=convnet-synthetic --gallery=vectors.npy --query=IMAGE
 fedreid train dfh --config.model.pretrained=convnet-synthetic
 ```
 
-The first two commands use weights
-[without training](search.md#weights-without-a-run), and the third one trains
-from them. The mAP is of persons of synthetic domains that the training has not
-seen. It is measured with the vectors that `embed` writes.
+The first two commands
+[search without training](search.md#weights-without-a-run). The third one starts
+a training from the weights. Variants of the network can start from them:
+modules that they insert keep their own first values, and stages for infrared
+images start from those for visible ones. A run on the world of a training is
+refused, because it would test on persons or cameras of the training.
+
+The mAP is of rendered persons whom the training has not seen, with the vectors
+that `embed` writes. The page is made from the card in each file:
+`python -m fedreid_jax.models.weights.zoo > docs/zoo.md`.
 """
 
 _PAGE = """{heading} {name}
 
-The network `{network}`: {parameters:,} parameters in {size:,} bytes of {kind},
-{neck}. It takes images of {height}x{width} pixels (height x width), normalised
-with the mean {mean} and the standard deviation {std}.
+The network `{settings}`, {neck}: {parameters:,} parameters in {size:,} bytes of
+{kind}. Images are {height} pixels high and {width} wide, with the mean {mean}
+and the standard deviation {std}.
 
 - Data: {images:,} synthetic images of {persons:,} persons at {holders}, world
   {world_seed} of `{source}`.
@@ -55,17 +59,11 @@ with the mean {mean} and the standard deviation {std}.
 - Start: {started_from}.
 - Held-out persons: {held_out}.
 - Licence: {licence}.
-- Fields of the network: `{settings}`. Variants of it can start from these
-  weights as well: modules that a variant inserts start from their own values,
-  infrared stages from those of the visible ones.
-- A run on world {world_seed} of `{source}` is refused, because it would be
-  tested on persons or cameras of this training.
-
-SHA-256 of the file: `{digest}`
+- SHA-256: `{digest}`
 """
 _NECKS = {
-  True: 'with the neck behind its pooled feature',
-  False: 'without a neck, so that a vector is the pooled feature',
+  True: 'with a neck behind its pooled feature',
+  False: 'without a neck',
 }
 
 
@@ -91,7 +89,6 @@ def page(path: Path, heading: str = '#') -> str:
     **{k: about[k] for k in (*KEYS, 'source', 'world_seed')}
     | {'held_out': _held_out(about)},
     heading=heading,
-    network=about['model']['name'],
     parameters=tensors.parameters,
     kind=tensors.kind,
     neck=_NECKS[tensors.neck],
