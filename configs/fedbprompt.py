@@ -12,8 +12,7 @@ fields of the network, so that other methods are added as components.
     --config.model.pretrained=vit_base_patch16_224.safetensors
 
 `paper` is the setting of the released code with the third of its protocols,
-whose target is Market-1501. docs/methods/fedbprompt.md has the equations and
-the published rows.
+whose target is Market-1501. docs/methods/fedbprompt.md has the equations.
 """
 
 from fedreid_jax.config import parsing, presets

@@ -76,6 +76,7 @@ def test_commands_of_a_page_are_valid(path):
   ]
   assert commands or path.stem == 'index'
   for spec, *flags in commands:
+    flags = [flag for flag in flags if not flag.startswith('--workdir=')]
     pairs = [flag.removeprefix('--config.').split('=', 1) for flag in flags]
     assert all(flag.startswith('--config.') for flag in flags)
     config = recipes.recipe(spec)
