@@ -1,6 +1,7 @@
-"""The commands and their flags as Markdown: `python -m fedreid_jax.cli.reference`.
+"""The commands and their flags as Markdown, for the site.
 
-The site has its output. `fedreid COMMAND --help` prints the same as plain text.
+`python -m fedreid_jax.cli.reference` prints them, and `fedreid COMMAND --help`
+the same as plain text.
 """
 
 import importlib

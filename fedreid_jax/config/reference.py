@@ -1,7 +1,7 @@
-"""The tables of all fields as Markdown: `python -m fedreid_jax.config.reference`.
+"""The tables of all fields as Markdown, for the site.
 
-The site has this output. `fedreid list fields` prints the same fields as plain
-text.
+`python -m fedreid_jax.config.reference` prints them, and `fedreid list fields`
+the same as plain text.
 """
 
 import inspect
