@@ -6,6 +6,9 @@
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -155,6 +158,90 @@ def test_the_exit_codes_are_those_of_the_classes():
   classes += [errors.DivergedError, errors.ResourceError, errors.LockedError]
   classes += [errors.InternalError, errors.HookError]
   assert found == [(str(one.exit_code), one.__name__) for one in classes]
+
+
+EXTRA = yaml.safe_load((ROOT / 'mkdocs.yml').read_text())['extra']
+
+
+def test_pages_have_what_the_search_needs():
+  def meta(name):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={})
+    assert pages.on_page_markdown('x', page, {'extra': EXTRA}) == 'x'
+    return page.meta
+
+  named = [*EXTRA['search_words'], *EXTRA['search_boost']]
+  assert not [name for name in named if not (DOCS / name).is_file()]
+  assert 'install' in meta('install.md')['tags']
+  assert 'learning rate' in meta('comparisons.md')['tags']
+  assert meta('CHANGELOG.md') == {'search': {'boost': 0.1}}
+  assert meta('results/claims.md') == {'hide': ['toc']}
+  assert meta('concepts.md') == {}
+
+
+# What the worker of the search answers: the page of the best result.
+ASK = """
+const fs = require('fs'), vm = require('vm')
+const [script, index, ...queries] = process.argv.slice(1)
+const scope = {console, postMessage: (answer) => done(answer)}
+let done, listen
+scope.self = scope
+scope.addEventListener = (_, listener) => (listen = listener)
+vm.createContext(scope)
+vm.runInContext(fs.readFileSync(script, 'utf8'), scope)
+const ask = (type, data) =>
+  new Promise((resolve) => ((done = resolve), listen({data: {type, data}})))
+;(async () => {
+  await ask(0, {options: {}, ...JSON.parse(fs.readFileSync(index))})
+  for (const query of queries) {
+    const {items} = (await ask(2, query)).data
+    console.log(items[0][0].location.split('#')[0])
+  }
+})()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which('node'), reason='needs Node.js')
+def test_the_search_finds_the_page_for_a_question(tmp_path):
+  pytest.importorskip('material', reason='pip install .[docs]')
+  settings = yaml.safe_load((ROOT / 'mkdocs.yml').read_text())
+  # Without the generated pages and notebooks, whose plug-ins take a minute.
+  settings |= {
+    'docs_dir': str(DOCS),
+    'hooks': [str(DOCS / 'hooks' / 'pages.py')],
+    'plugins': [one for one in settings['plugins'] if 'search' in one],
+    'exclude_docs': 'hooks/\nnotebooks/\napi.md\nmethod.md\ncommands.md',
+    'site_dir': str(tmp_path / 'site'),
+  }
+  del settings['nav'], settings['validation'], settings['watch']
+  for one in settings['markdown_extensions']:
+    if 'pymdownx.snippets' in one:
+      one['pymdownx.snippets']['base_path'] = [str(ROOT)]
+  file = tmp_path / 'mkdocs.yml'
+  file.write_text(yaml.safe_dump(settings))
+  command = [sys.executable, '-m', 'mkdocs', 'build', '--quiet', '-f', file]
+  subprocess.run(command, check=True, timeout=300, capture_output=True)
+  site = tmp_path / 'site'
+  (worker,) = site.glob('assets/javascripts/workers/search.*.min.js')
+  expected = {
+    'install': 'install/',
+    'learning rate': 'comparisons/',
+    'own images': 'photographs/',
+    'photographs': 'photographs/',
+    'exit code': 'errors/',
+    'GPU': 'machines/',
+    'differential privacy': 'privacy/',
+  }
+  index = site / 'search' / 'search_index.json'
+  done = subprocess.run(
+    ['node', '-e', ASK, worker, index, *expected],
+    check=True,
+    timeout=60,
+    capture_output=True,
+    text=True,
+  )
+  found = dict(zip(expected, done.stdout.split('\n'), strict=False))
+  assert found == expected
 
 
 def test_formulas_become_mathml():

@@ -8,9 +8,9 @@ A page may have these comments, each on a line of its own:
   <!-- api: NAME -->         an entry for each name in `__all__` of a package
   <!-- reference: options --> (or `commands`, `errors`)  the whole reference
 
-Formulas become MathML, which browsers draw without a script. Pages that
-`extra: search_boost` in mkdocs.yml lists stand higher in the results of the
-search, and the pages of results have the width of the window.
+Formulas become MathML, which browsers draw without a script. mkdocs.yml
+has words for the search of a page (`extra: search_words`) and its factor
+(`search_boost`). Pages of results have no table of contents.
 """
 
 import ast
@@ -45,7 +45,7 @@ def on_page_markdown(
 ) -> str:
   """Replaces the comments of a page, and adds what its place asks for."""
   if page is not None and config is not None:
-    _add_meta(page, config['extra'].get('search_boost', {}))
+    _add_meta(page, config['extra'])
   made = {
     'reference': reference,
     'options': options,
@@ -145,10 +145,12 @@ def _below(base: type[errors.FedReIDError]) -> list[type[errors.FedReIDError]]:
   return [deeper for one in found for deeper in (one, *_below(one))]
 
 
-def _add_meta(page: Any, boosts: dict[str, float]) -> None:
+def _add_meta(page: Any, extra: dict[str, Any]) -> None:
   name = page.file.src_uri
-  if name in boosts:
-    page.meta.setdefault('search', {})['boost'] = boosts[name]
+  if words := extra['search_words'].get(name):
+    page.meta['tags'] = words
+  if boost := extra['search_boost'].get(name):
+    page.meta['search'] = {'boost': boost}
   # Wide tables need the place of the table of contents.
   if name == 'results.md' or name.startswith('results/'):
     page.meta.setdefault('hide', []).append('toc')
