@@ -99,8 +99,8 @@ def _check(command: str, args: list[str]) -> None:
   ]
   rest, pairs = run.read_flags(args, known, _fields())
   _, *given = known([command, *rest])
-  pairs += known['set'].value if 'set' in known else []
-  specs = known['config'].value
+  pairs += (known['set'].value or []) if 'set' in known else []
+  specs = known['config'].value or []
   if program.takes_recipe(program.commands()[command]):
     specs, given = [*specs, *given[:1]], given[1:]
   elif command == 'compare':
