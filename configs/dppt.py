@@ -21,7 +21,7 @@ changed for clients of one camera: one stream is assumed. The released loss
 is `dppt.loss=mixed,dppt.norm=False` with `dppt.absent=zeros,dppt.k=5` for
 cameras and `dppt.target=zeros,dppt.k=3` for entities. Published numbers are in
 fedreid_jax/apps/papers/tables/l2rw.py, measured ones in
-docs/results/infrared.md.
+docs/results/claims.md.
 """
 
 from fedreid_jax.config import infrared, parsing

@@ -16,7 +16,7 @@ conference's tables 3 to 8 are in
 `fedreid_jax/apps/papers/tables/fedreidbench.py`): MSMT17 41.0 / 48.3, DukeMTMC
 74.3 / 78.1, Market-1501 83.4 / 83.6, CUHK03-NP 31.7 / 39.5, PRID2011 37.7 /
 50.7, CUHK01 73.4 / 80.7, VIPeR 48.1 / 52.0, 3DPeS 69.2 / 80.6, i-LIDS 79.9 /
-84.7. Measured results are in docs/results/nine_clients.md.
+84.7. Measured results are in docs/results/claims.md.
 """
 
 from fedreid_jax.config import parsing, presets

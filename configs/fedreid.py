@@ -23,7 +23,7 @@ crops them, and has the trapezoidal average precision.
 
 Published rank-1 / mAP of table 3, from DukeMTMC, Market-1501, CUHK03 and
 MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7. Measured results are in
-docs/results/fedreid.md.
+docs/results/claims.md.
 """
 
 from fedreid_jax.config import parsing, presets

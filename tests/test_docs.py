@@ -1,6 +1,7 @@
 """README and docs name only what there is."""
 
 import ast
+import importlib
 import itertools
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedreid_jax.apps.papers.tables import index
 from fedreid_jax.cli import program
 from fedreid_jax.config import recipes, schema
 from fedreid_jax.core import plugins
+from fedreid_jax.training import contract
 
 ROOT = Path(__file__).parents[1]
 # One page is left out: it has the names of earlier versions.
@@ -233,11 +235,35 @@ def test_fields_exist(doc):
 
 def test_lists_are_complete(doc):
   text = doc.read_text()
-  if doc.name == 'README.md':
-    assert not [n for n in recipes.names() if f'`{n}`' not in text]
   if doc.name == 'algorithms.md':
     names = plugins.available(algorithms)
     assert not [n for n in names if f'`{n}`' not in text]
+
+
+@pytest.fixture
+def near(monkeypatch, tmp_path):
+  """The module `mine/near.py` of the README."""
+  text = (ROOT / 'README.md').read_text().partition('## A method')[2]
+  code = re.findall(r'```python\n(.*?)```', text, re.DOTALL)[0]
+  (tmp_path / 'mine_of_readme').mkdir()
+  (tmp_path / 'mine_of_readme' / 'near.py').write_text(code)
+  monkeypatch.syspath_prepend(tmp_path)
+  return importlib.import_module('mine_of_readme.near')
+
+
+def test_the_method_of_the_readme_is_one(near):
+  made = near.make(near.Options(mu=0.1))
+  shared = {'params/kernel': jnp.zeros(2), 'batch_stats/mean': jnp.zeros(2)}
+  own = {'params/kernel': jnp.ones(2), 'batch_stats/mean': jnp.ones(2)}
+  loss, _ = made.client.loss(own, (), SimpleNamespace(received=shared))
+  assert loss == pytest.approx(0.1)
+  assert made.aggregation.weight((), SimpleNamespace(num_examples=16.0)) == 4.0
+
+
+@pytest.mark.slow
+def test_the_method_of_the_readme_passes_the_check(near):
+  findings = [*contract.check(near.__name__)]
+  assert len(findings) == 8 and not [one for one in findings if one.problem]
 
 
 def test_the_example_of_a_component_is_one():

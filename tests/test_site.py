@@ -108,16 +108,6 @@ def test_deviations_are_those_of_the_docstring():
   assert r'h\_k' in pages.SPECIAL.sub(pages._escaped, 'h_k')
 
 
-def test_the_quickstart_is_that_of_the_readme():
-  text = pages.readme('quickstart')
-  assert text.strip() in (ROOT / 'README.md').read_text().replace(
-    '](docs/', ']('
-  )
-  assert 'pip install' in text and '](docs/' not in text
-  with pytest.raises(LookupError, match='no part'):
-    pages.readme('missing')
-
-
 @pytest.mark.parametrize(
   'package', [fedreid_jax, method], ids=['api', 'method']
 )

@@ -4,7 +4,6 @@ A page may have these comments, each on a line of its own:
 
   <!-- options: NAME -->     the table of the fields of a group or component
   <!-- deviations: NAME -->  deviations in the docstring of a component
-  <!-- readme: NAME -->      a part of README.md between comments of this name
   <!-- api: NAME -->         an entry for each name in `__all__` of a package
   <!-- reference: options --> (or `commands`, `errors`)  the whole reference
 
@@ -28,7 +27,7 @@ from fedreid_jax.config import reference as fields
 
 ROOT = Path(__file__).parents[2]
 COMMENT = re.compile(
-  r'^<!-- (options|deviations|readme|api|reference): ([\w.]+) -->$', re.M
+  r'^<!-- (options|deviations|api|reference): ([\w.]+) -->$', re.M
 )
 # Formulas in docstrings are plain text and not Markdown, but code is code.
 SPECIAL = re.compile(r'`[^`]*`|[*_<|\[\]]')
@@ -50,7 +49,6 @@ def on_page_markdown(
     'reference': reference,
     'options': options,
     'deviations': deviations,
-    'readme': readme,
     'api': api,
   }
   return COMMENT.sub(lambda found: made[found[1]](found[2]), markdown)
@@ -87,19 +85,6 @@ def deviations(name: str) -> str:
   text = ' '.join((begin + rest).split())
   parts = re.split(r'(?=Deviations from (?:the )?released code:)', text)
   return '\n\n'.join(SPECIAL.sub(_escaped, part.strip()) for part in parts)
-
-
-def readme(name: str) -> str:
-  """Returns the part of README.md between `<!-- NAME -->` and `<!-- /NAME -->`.
-
-  Raises:
-    LookupError: README.md has no such part.
-  """
-  text = (ROOT / 'README.md').read_text()
-  found = re.search(rf'<!-- {name} -->\n(.*?)<!-- /{name} -->', text, re.DOTALL)
-  if not found:
-    raise LookupError(f'README.md has no part <!-- {name} -->')
-  return found[1].replace('](docs/', '](')
 
 
 def api(name: str) -> str:

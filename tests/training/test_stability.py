@@ -47,7 +47,7 @@ def final_map(config, setup, noise: float) -> float:
 def test_other_bits_give_the_same_result():
   """Types of CPU differ in the last bits of a float; 1e-6 is far more.
 
-  A seed takes minutes; docs/results/generalisation.md has the figures of three.
+  A seed takes minutes.
   """
   config = recipes.recipe('dfh', 'synthetic,seed=0')
   config.data.targets = TARGETS

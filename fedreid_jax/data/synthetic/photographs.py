@@ -7,10 +7,9 @@ a pose, a crop error, light and perhaps an occluder; a domain has one fashion
 and one kind of place. An infrared image shows the same shapes and textures
 without colour. `docs/synthetic.png` shows examples.
 
-The world has versions, see `worlds`; docs/results/world.md has their
-difficulty. Rendering must take at most 30 s for 10,000 images of 128x64 on two
-cores. It took 11.9 s and, while other programs used both cores, 22.1 s, after 6
-to 9 s of compilation.
+The world has versions, see `worlds`. Rendering must take at most 30 s for
+10,000 images of 128x64 on two cores. It took 11.9 s and, while other programs
+used both cores, 22.1 s, after 6 to 9 s of compilation.
 """
 
 import functools

@@ -4,8 +4,8 @@ A domain `NAME:shift=KIND` has the persons of the domain NAME and differs from
 it in one property, so that a method can be tested on each kind of shift alone.
 The change is a function of the drawn parameters of a scene. Its strength is
 fixed so that published weights keep a mAP of 20 to 60 on two domains without
-training (docs/results/world.md); `all` makes every change at once, with the
-clothes in full and the others at a tenth of their strength.
+training; `all` makes every change at once, with the clothes in full and the
+others at a tenth of their strength. docs/results/shifts.md has measurements.
 """
 
 from typing import Literal, get_args
