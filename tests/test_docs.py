@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import documented
 import jax.numpy as jnp
 import ml_collections
 import pytest
@@ -19,11 +20,11 @@ from fedreid_jax.core import plugins
 from fedreid_jax.training import contract
 
 ROOT = Path(__file__).parents[1]
-# The changelog is left out: it has the names of earlier versions.
+# One page is left out: it has the names of earlier versions.
 DOCS = [
   ROOT / 'README.md',
   ROOT / 'CONTRIBUTING.md',
-  *sorted(set((ROOT / 'docs').rglob('*.md')) - {ROOT / 'docs/CHANGELOG.md'}),
+  *sorted(set((ROOT / 'docs').rglob('*.md')) - {ROOT / 'docs/upgrade.md'}),
 ]
 LAUNCHED = ('README.md', 'docs/training.md')  # have one such command each
 PRESETS = ('synthetic', 'smoke', 'nine', 'photos', 'omniglot', 'paper')
@@ -157,6 +158,57 @@ def test_programs_commands_and_tables_exist(doc):
     assert command in program.commands(), command
   for name in re.findall(r'--table=([\w/]+)', text):
     assert name in index.TABLES, name
+
+
+def test_commands_in_blocks_are_valid(doc):
+  found = map(documented.problem, documented.commands(doc.read_text()))
+  assert not [*filter(None, found)]
+
+
+@pytest.mark.parametrize('name', program.commands())
+def test_commands_in_the_help_of_a_command_are_valid(name):
+  text = ast.get_docstring(program.syntax(program.commands()[name])) or ''
+  lines = [line for line in text.splitlines() if line.startswith('  ')]
+  block = '\n'.join(['```', *lines, '```'])
+  found = map(documented.problem, documented.commands(block))
+  assert not [*filter(None, found)]
+
+
+@pytest.mark.parametrize(
+  'line, words',
+  [
+    ('fedreid trian dfh', "no command 'trian'"),
+    ('  $ fedreid train dfg:smoke', 'mean dfh'),
+    ('XLA_FLAGS=x fedreid sweep dfh:smok --seeds=0', 'mean smoke'),
+    ('fedreid compare fedpav fedprx --arg=smoke', 'mean fedprox'),
+    ('fedreid train dfh \\\n  --config.optim.lrr=1 | tee log', 'mean optim.lr'),
+    ('fedreid train dfh --config.optim.lr=-1  # no', 'out of range'),
+    ('fedreid train dfh:optim.lr=-1', 'out of range'),
+    ('fedreid evaluate --workdir=DIR --set=evaluation.metrik=l2', 'metrik'),
+    ('fedreid evaluate --workdir=DIR --set evaluation.metric=l', 'metric'),
+    ('fedreid evaluate --workdri=DIR', 'workdri'),
+    ('fedreid evaluate DIR', 'stray'),
+    ('fedreid table dfh/table99', 'table99'),
+    ('fedreid train fedpav+mine.x:smoke --config.optim.lx=DIR', 'lx'),
+  ],
+)
+def test_wrong_commands_are_found(line, words):
+  (found,) = documented.commands(f'```\n{line}\n```')
+  assert words in documented.problem(found)
+
+
+@pytest.mark.parametrize(
+  'line',
+  [
+    'fedreid train RECIPE:PRESET --config.FIELD=VALUE',
+    'fedreid train fedpav+mine.x:smoke --config.x.a=3   # it is mine',
+    'fedreid train dfh:photos --config.data.root=$DIR --workdir=runs/a',
+    'fedreid data doctor --root=DIR [--deep]',
+  ],
+)
+def test_placeholders_of_a_command_are_accepted(line):
+  (found,) = documented.commands(f'```\n{line}\n```')
+  assert documented.problem(found) == ''
 
 
 def test_every_table_is_in_the_list():

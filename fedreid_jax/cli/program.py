@@ -164,16 +164,29 @@ def _help(
 def _flags(given: Iterable[flags.Flag]) -> str:
   lines = []
   for flag in sorted(given, key=lambda flag: flag.name):
-    default = flag.default
-    shape = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}=VALUE'
-    # 0 is a default to show, although it equals False.
-    given_default = default is not False and default not in (None, '', [])
-    shown = f' (default: {default})' if given_default else ''
-    # absl appends to multi flags how they are repeated.
-    about = (flag.help or '').partition(';\n')[0]
-    text = errors.folded(f'      {about}{shown}', indent='')
-    lines.append(f'  {shape}\n{text}')
+    shown = f' (default: {value})' if (value := default(flag)) else ''
+    text = errors.folded(f'      {meaning(flag)}{shown}', indent='')
+    lines.append(f'  {shape(flag)}\n{text}')
   return '\n'.join(lines)
+
+
+def shape(flag: flags.Flag) -> str:
+  """Returns how a flag is written, `--[no]NAME` or `--NAME=VALUE`."""
+  return f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}=VALUE'
+
+
+def default(flag: flags.Flag) -> str:
+  """Returns the default of a flag, '' for none."""
+  value = flag.default
+  # 0 is a default to show, although it equals False.
+  given = value is not False and value not in (None, '', [])
+  return str(value) if given else ''
+
+
+def meaning(flag: flags.Flag) -> str:
+  """Returns the text of a flag."""
+  # absl appends to multi flags how they are repeated.
+  return (flag.help or '').partition(';\n')[0]
 
 
 def open_all() -> None:

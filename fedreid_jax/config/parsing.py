@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the import of all parts of a method takes a second
 
 ConfigDict = ml_collections.ConfigDict
 Preset = Callable[[Any], None]
-REFERENCE = 'see docs/options.md'
+REFERENCE = 'see `fedreid list fields`'
 PRESET = 'synthetic'  # if none is given
 
 

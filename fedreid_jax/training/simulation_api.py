@@ -88,7 +88,7 @@ class Simulation:
       fields: fields of the groups `local`, `optim`, `loss`, `augment`,
         `execution` and `privacy` by their full names, and `seed`, `rounds` (the
         length of the schedule), `fraction` and `batch_stats_rule`.
-        docs/options.md lists them with their defaults.
+        `fedreid list fields` has them with their defaults.
       mesh: with the axis `clients`, by default of the first device.
       public: images that the server may use, uint8 `[M, H, W, ch]`.
       mean: of each channel of normalised images, by default 0.5.

@@ -187,7 +187,7 @@ HEARTBEAT_S, MARGIN_S = 10, 30
 def test_the_loss_of_a_process_ends_the_other_in_time(
   tree, tmp_path, victim, number, more_s
 ):
-  """The limits are those of docs/errors.md; a process that hangs fails."""
+  """The limits are those of the flags; a process that hangs fails."""
   endless = folder_flags(tree, tmp_path, 'fedpav', **ENDLESS)
   both = launch_two((*endless, f'--heartbeat_s={HEARTBEAT_S}'))
   wait_for_rounds(tmp_path, both)

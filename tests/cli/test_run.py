@@ -84,7 +84,7 @@ def test_a_misspelt_field_gets_the_nearest(known, flag, field):
 
 
 def test_a_field_that_is_near_nothing(known):
-  with pytest.raises(errors.ConfigError, match="'zzz.qqq'.*options.md"):
+  with pytest.raises(errors.ConfigError, match="'zzz.qqq'.*list fields"):
     run.read_flags(['--config.zzz.qqq=1'], known, FIELDS)
 
 

@@ -232,16 +232,6 @@ print([*xla_bridge._backends])
   assert (done.stdout, done.stderr) == ('[]\n', '')
 
 
-ROOT = Path(__file__).parents[2]
-
-
-def test_docs_are_current():
-  found = (ROOT / 'docs' / 'options.md').read_text()
-  assert found == reference.markdown(), (
-    'run python -m fedreid_jax.config.reference > docs/options.md'
-  )
-
-
 def test_every_field_is_listed():
   text, table = '\n'.join(reference.entries()), reference.markdown()
   for name, field in schema.fields().items():
