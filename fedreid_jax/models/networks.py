@@ -112,7 +112,7 @@ def _of_module(config: Model, options: Mapping[str, Any]) -> nn.Module:
     raise errors.ConfigError(
       f'{config.name} makes {type(made).__name__}, not a Flax module',
       'model.name',
-      'return a flax.linen.Module, see docs/plugins.md',
+      'return a flax.linen.Module, see docs/extend.md',
     )
   forward.check(made, 'model.name')
   if config.norm != 'batch' and not hasattr(made, 'norm_kind'):

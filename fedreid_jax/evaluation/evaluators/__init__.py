@@ -1,7 +1,7 @@
 """The evaluators, one per module: `evaluate(model, target) -> metrics`.
 
 `evaluate` receives a `Model` and a `Target`, and its `Options` as a third
-argument if the module declares them, like every plug-in (docs/plugins.md). It
+argument if the module declares them, like every plug-in (docs/extend.md). It
 returns numbers by name, or `{}` for a target without them. `TASK` is the task
 of the targets that the evaluator needs, as in `data.task`, by default
 'retrieval'.

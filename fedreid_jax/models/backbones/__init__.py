@@ -1,5 +1,5 @@
 """Networks whose module is the value of `model.name`, such as `resnet32`.
 
 A module has `make(config)`, or `make(config, options)` and its `Options`, like
-a network of a plug-in (docs/plugins.md).
+a network of a plug-in (docs/extend.md).
 """
