@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains published rows on the data sets that you have (docs/your_data.md).
+# Trains published rows on the data sets that you have (docs/datasets.md).
 #
 #   WEIGHTS=resnet50-0676ba61.pth \
 #     bash examples/real_data.sh ROOT WORKDIR [FIELD=VALUE...]
@@ -32,13 +32,13 @@ done
 weights=${WEIGHTS:-} seeds=${SEEDS:-0}
 transformer=${VIT_WEIGHTS:-} rows=${ROWS-FedPav, ;SSCU, }
 if [[ ! -f $weights ]]; then
-  echo "error[2]: no file WEIGHTS='$weights': docs/your_data.md says where" \
+  echo "error[2]: no file WEIGHTS='$weights': docs/datasets.md says where" \
     "torchvision's ResNet-50 is" >&2
   exit 2
 fi
 
 if [[ -n $transformer && ! -f $transformer ]]; then
-  echo "error[2]: no file VIT_WEIGHTS='$transformer': docs/your_data.md says" \
+  echo "error[2]: no file VIT_WEIGHTS='$transformer': docs/datasets.md says" \
     "where timm's ViT-B/16 is" >&2
   exit 2
 fi
