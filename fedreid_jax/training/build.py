@@ -20,6 +20,7 @@ from fedreid_jax.method import guarantee, optimizers
 from fedreid_jax.method.component import Component, Participants, judges
 from fedreid_jax.models import networks, tuning
 from fedreid_jax.round import compose, placement
+from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.round.rounds import Rounds
 from fedreid_jax.training import (
   earlier_data,
@@ -53,6 +54,17 @@ class Setup(NamedTuple):
   guarantee: guarantee.Guarantee
   secret: Secret | None  # None: no private draws
   frozen: types.Flat  # parameters that are constants of the model
+
+  def start(self) -> tuple[types.ServerState, ClientStore]:
+    """Returns the state of the server, and those of clients, before round 0.
+
+    Raises:
+      ConfigError: for a guarantee of privacy that a message does not keep.
+    """
+    server, store = self.rounds.init(self.variables, self.pretrained)
+    if self.guarantee.claim:
+      self.guarantee.check(self.rounds.senders(server))
+    return server, store
 
 
 Maker = Callable[[Config, bytes | None], Setup]

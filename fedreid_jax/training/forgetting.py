@@ -306,9 +306,7 @@ def _begin_alike(before: build.Setup, after: build.Setup) -> bool:
   # The padding of the classifier changes the random values of all columns.
   if not _same_bits(*variables):
     return False
-  first, second = (
-    one.rounds.init(one.variables, one.pretrained)[0] for one in (before, after)
-  )
+  first, second = (one.start()[0] for one in (before, after))
   if len(first.groups) == len(second.groups):
     return _same_bits(first, second)
   # A state of the server may have counted the clients in every round.
@@ -373,7 +371,7 @@ def _plant(left: Left, into: Path, began: Start) -> None:
   """
   before, after = began.before, began.after
   assert before and after
-  server, store = before.rounds.init(before.variables, before.pretrained)
+  server, store = before.start()
   saved = run_files.checkpoints_of(left.workdir)
   server, found, host = saved.restore(began.step, server, store.like())
   assert isinstance(found, ClientState)

@@ -241,12 +241,7 @@ class Run:
     if not restart and steps.complete(saved.workdir):
       built = whole_network.pinned(config, saved.workdir)
     self.setup = make(built, root)
-    self.server, self.store = self.setup.rounds.init(
-      self.setup.variables, self.setup.pretrained
-    )
-    if self.setup.guarantee.claim:
-      senders = self.setup.rounds.senders(self.server)
-      self.setup.guarantee.check(senders)
+    self.server, self.store = self.setup.start()
     # In canonical order.
     self.names = [c.name for c in self.setup.federation.clients]
     self.clients = client_states.ClientStates(

@@ -12,6 +12,7 @@ from fedreid_jax.data import client_split
 from fedreid_jax.method import rules
 from fedreid_jax.training import build, loop
 from fedreid_jax.training.files import run_files
+from fedreid_jax.training.reports import dry_run
 
 SMALL = (
   'smoke,data.height=16,data.width=8,model.features=(4,),rounds=1,'
@@ -94,6 +95,14 @@ def test_cohorts_of_a_fixed_size_say_so():
 def test_runs_whose_guarantee_does_not_hold(fields, message, tmp_path):
   with pytest.raises(errors.ConfigError, match=message):
     train('dp_fedavg', PRIVATE, tmp_path, **fields)
+
+
+def test_a_dry_run_refuses_a_message_without_a_bound(tmp_path):
+  config = recipes.recipe('configs/dp_fedavg.py', PRIVATE)
+  config.components = ('fedpav', 'dfh', 'dp_fedavg')
+  config.model.neck = 'none'
+  with pytest.raises(errors.ConfigError, match="message of 'dfh' has no bound"):
+    list(dry_run.lines(validation.validate(config), tmp_path))
 
 
 PERSONS = (

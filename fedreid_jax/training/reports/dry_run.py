@@ -51,7 +51,7 @@ def lines(config: Config, workdir: Path) -> Iterator[str]:
     yield f'test on {target.name}: {number}'
   for notice in report.notices(setup):
     yield f'note: {notice}'
-  server, store = setup.rounds.init(setup.variables, setup.pretrained)
+  server, store = setup.start()
   yield ''
   yield from _program(config, setup, server, store)
   yield from _files(config, setup, server, store, workdir)
