@@ -4,11 +4,12 @@
   fedreid study --claims --first --seeds=0,1,2
   fedreid study --claims=dfh,expert --seeds=0,1,2,3,4
 
-A claim compares two methods. Each has, on each route, the rate of `--rates`
-that is best on held-out persons of the training domains, as `fedreid tune`
-chooses it; `--rates=` gives all methods the rates of their recipes. Both are
-trained with the same seeds and compared query by query; docs/protocol.md
-describes how a claim is judged. The most important claims are tried first.
+A claim compares two methods. A method whose recipe holds out persons of the
+training domains (`evaluation.validation`) has, on each route, the rate of
+`--rates` that is best on them, as `fedreid tune` chooses it; others have the
+rates of their recipes, as all have with `--rates=`. Both are trained with the
+same seeds and compared query by query; docs/protocol.md describes how a claim
+is judged. The most important claims are tried first.
 `claims.md`, `claims.json` and `claims.png` in the work directory are written
 after every run, `claims_rates.md` and `claims_equal.md` (both methods at the
 same rate) at the end. The same command resumes a study; `--shard=0/2` and
@@ -60,8 +61,8 @@ _JUDGE = flags.DEFINE_bool('judge', False, 'Judge ended runs, and train none.')
 _RATES = flags.DEFINE_list(
   'rates',
   list(RATES),
-  'Rates of the search of every method on every route; empty: all methods have '
-  'the rate of their recipe.',
+  'Rates of the search of every method that holds out persons, on every route; '
+  'empty: all methods have the rate of their recipe.',
 )
 _SEARCH_SEEDS = flags.DEFINE_string('search_seeds', '0', 'Seeds of searches.')
 _SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
