@@ -174,14 +174,23 @@ def test_published_archives_have_their_digests():
 
 
 @pytest.mark.slow
-def test_runs_of_the_benchmark_have_the_published_effects(tmp_path):
+@pytest.mark.parametrize(
+  'name, claims, tried_rates, seeds',
+  [
+    ('unseen', ['rendered_dfh'], RATES, range(5)),
+    ('imagenet', ['imagenet_snr'], ('0.01', '0.02', '0.05'), range(3)),
+  ],
+)
+def test_runs_of_the_benchmark_have_the_published_effects(
+  name, claims, tried_rates, seeds, tmp_path
+):
   """A study finds every run of the archive, and chooses the same rates."""
-  with tarfile.open(DOCS / 'results' / 'unseen.tar.xz') as archive:
+  with tarfile.open(DOCS / 'results' / f'{name}.tar.xz') as archive:
     archive.extractall(tmp_path, filter='data')
   page = (DOCS / 'results' / 'unseen.md').read_text()
-  tried = [CLAIMS['rendered_dfh']]
-  grid = planning.Grid(RATES)
-  planned = planning.plan(tried, range(5), tmp_path, (), grid)
+  tried = [CLAIMS[claim] for claim in claims]
+  grid = planning.Grid(tried_rates)
+  planned = planning.plan(tried, seeds, tmp_path, (), grid)
   found = {cell.workdir.name for cell in planned.cells()}
   assert found == {path.name for path in tmp_path.iterdir()}
   judged = [study.judge(c, planned.trials[c.name]) for c in tried]
