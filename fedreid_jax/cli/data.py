@@ -187,7 +187,7 @@ def _examine_photographs(root: str) -> None:
   warnings = errors.counted(len(found.report.findings), 'warning')
   print(f'{warnings}, no errors')
   given = shlex.quote(f'--config.data.root={folder}')
-  print(f'next: fedreid train dfh:photos {given} --workdir=WORKDIR')
+  print(f'next: fedreid train fedpav:photos {given} --workdir=WORKDIR')
 
 
 def _show(

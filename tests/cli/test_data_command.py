@@ -62,7 +62,7 @@ def test_doctor_of_photographs(run, tmp_path):
   assert (
     'note: a guess: camera 01 from the last number of 000 人/a_01.jpg' in out
   )
-  assert '0 warnings, no errors\nnext: fedreid train dfh:photos' in out
+  assert '0 warnings, no errors\nnext: fedreid train fedpav:photos' in out
 
 
 @pytest.mark.parametrize(

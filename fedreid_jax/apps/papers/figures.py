@@ -44,13 +44,14 @@ def draw_effects(lines: Sequence[Bar], axis: str) -> Any:
 
 
 def draw_groups(groups: Mapping[str, Sequence[Bar]], axis: str) -> Any:
-  """Draws a panel of effects for each group, one beside the other."""
+  """Draws a panel of effects for each group, all of one scale."""
   most = max(map(len, groups.values()))
   figure, panels = canvas.table(1, len(groups), 3.4, 1.4 + 0.3 * most)
   for axes, (name, lines) in zip(panels[0], groups.items(), strict=True):
     _effects(axes, lines)
     axes.set_title(name, fontsize=10)
     axes.set_xlabel(f'{axis}, 95 % interval', fontsize=8)
+    axes.sharex(panels[0][0])
   _legend(figure, panels[0])
   return figure
 

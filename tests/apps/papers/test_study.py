@@ -10,9 +10,10 @@ import claim_runs
 import numpy as np
 import pytest
 
+from benchmarks import unseen_domains
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import cells, planning, study
-from fedreid_jax.apps.papers.tables.declare import RATES, Arm
+from fedreid_jax.apps.papers.tables.declare import Arm
 from fedreid_jax.apps.papers.tables.index import CLAIMS
 
 CLAIM, save = claim_runs.CLAIM, claim_runs.save
@@ -174,34 +175,23 @@ def test_published_archives_have_their_digests():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'name, claims, tried_rates, seeds',
-  [
-    ('unseen', ['rendered_dfh'], RATES, range(5)),
-    ('imagenet', ['imagenet_snr'], ('0.01', '0.02', '0.05'), range(3)),
-  ],
-)
-def test_runs_of_the_benchmark_have_the_published_effects(
-  name, claims, tried_rates, seeds, tmp_path
-):
+@pytest.mark.parametrize('one', unseen_domains.ARCHIVES, ids=lambda x: x.name)
+def test_runs_of_the_benchmark_have_the_published_effects(one, tmp_path):
   """A study finds every run of the archive, and chooses the same rates."""
-  with tarfile.open(DOCS / 'results' / f'{name}.tar.xz') as archive:
-    archive.extractall(tmp_path, filter='data')
+  one.unpack(tmp_path)
   page = (DOCS / 'results' / 'unseen.md').read_text()
-  tried = [CLAIMS[claim] for claim in claims]
-  grid = planning.Grid(tried_rates)
-  planned = planning.plan(tried, seeds, tmp_path, (), grid)
+  planned = one.plan(tmp_path)
   found = {cell.workdir.name for cell in planned.cells()}
   assert found == {path.name for path in tmp_path.iterdir()}
-  judged = [study.judge(c, planned.trials[c.name]) for c in tried]
+  judged = unseen_domains.judge(one, planned)
   text = study.write(tmp_path / 'claims', judged)
-  for one in judged:
-    effect, detectable = one.found.texts()
+  for own in judged:
+    effect, detectable = own.found.texts()
     row = (
-      f'| {one.base:.1f} | {one.arm:.1f} | {one.rates} | {effect} '
+      f'| {own.base:.1f} | {own.arm:.1f} | {own.rates} | {effect} '
       f'| {detectable} |'
     )
-    assert row in page and one.rates in text
+    assert row in page and own.rates in text
 
 
 @pytest.mark.slow

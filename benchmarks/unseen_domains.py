@@ -1,0 +1,79 @@
+"""Judges the published runs of the benchmark of unseen domains.
+
+  python -m benchmarks.unseen_domains runs/benchmark
+
+Unpacks the archives in docs/results/ into the folder, and writes the tables and
+the picture of docs/results/unseen.md there: `claims.md`, `claims_targets.md`,
+`claims_benchmark.png`, and by archive `ARCHIVE_rates.md` and
+`ARCHIVE_equal.md`. Nothing is trained. The verdicts have Holm's correction for
+all claims together.
+"""
+
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedreid_jax.apps.papers import planning, study
+from fedreid_jax.apps.papers.tables.declare import RATES, Claim
+from fedreid_jax.apps.papers.tables.index import CLAIMS
+
+RESULTS = Path(__file__).parents[1] / 'docs' / 'results'
+
+
+class Archive(NamedTuple):
+  """Runs that were planned together."""
+
+  name: str  # of `docs/results/NAME.tar.xz`
+  claims: Sequence[str]
+  rates: Sequence[str]  # of every search
+  seeds: int  # from 0 on
+
+  def unpack(self, folder: Path) -> None:
+    """Writes the runs into a folder."""
+    with tarfile.open(RESULTS / f'{self.name}.tar.xz') as archive:
+      archive.extractall(folder, filter='data')
+
+  def tried(self) -> list[Claim]:
+    """The claims."""
+    return [CLAIMS[name] for name in self.claims]
+
+  def plan(self, folder: Path) -> planning.Plan:
+    """The runs of the claims, in a folder."""
+    grid = planning.Grid(self.rates)
+    return planning.plan(self.tried(), range(self.seeds), folder, (), grid)
+
+
+ARCHIVES = (
+  Archive('unseen', ('rendered_dfh',), RATES, 5),
+  Archive(
+    'imagenet',
+    ('imagenet_snr', 'imagenet_mixstyle'),
+    ('0.01', '0.02', '0.05'),
+    3,
+  ),
+)
+
+
+def judge(one: Archive, planned: planning.Plan) -> list[study.Judged]:
+  """Returns the effects of the claims of an archive."""
+  return [study.judge(c, planned.trials[c.name]) for c in one.tried()]
+
+
+def main(argv: Sequence[str]) -> None:
+  """Writes the tables and the picture."""
+  folder = Path(argv[1])
+  judged = []
+  for one in ARCHIVES:
+    runs = folder / one.name
+    runs.mkdir(parents=True, exist_ok=True)
+    one.unpack(runs)
+    planned = one.plan(runs)
+    judged += judge(one, planned)
+    study.write_rates(folder / one.name, planned, one.tried())
+  print(study.write(folder / 'claims', judged))
+
+
+if __name__ == '__main__':
+  main(sys.argv)
