@@ -48,10 +48,12 @@ def draw_groups(groups: Mapping[str, Sequence[Bar]], axis: str) -> Any:
   most = max(map(len, groups.values()))
   figure, panels = canvas.table(1, len(groups), 3.4, 1.4 + 0.3 * most)
   for axes, (name, lines) in zip(panels[0], groups.items(), strict=True):
+    # Before anything is drawn, or the limits are those of the first panel.
+    if axes is not panels[0][0]:
+      axes.sharex(panels[0][0])
     _effects(axes, lines)
     axes.set_title(name, fontsize=10)
     axes.set_xlabel(f'{axis}, 95 % interval', fontsize=8)
-    axes.sharex(panels[0][0])
   _legend(figure, panels[0])
   return figure
 
