@@ -49,7 +49,7 @@ ARCHIVES = (
   Archive('unseen', ('rendered_dfh',), RATES, 5),
   Archive(
     'imagenet',
-    ('imagenet_snr', 'imagenet_mixstyle'),
+    ('imagenet_snr', 'imagenet_mixstyle', 'imagenet_crossstyle'),
     ('0.01', '0.02', '0.05'),
     3,
   ),
