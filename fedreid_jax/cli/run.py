@@ -59,8 +59,8 @@ _HEARTBEAT = flags.DEFINE_integer(
 _WORKERS = flags.DEFINE_integer(
   'workers',
   1,
-  'sweep, table, study: processes that train runs at the same time, each on a '
-  'GPU or, without one, on its share of the cores.',
+  'sweep, tune, compare, table, study: processes that train runs at the same '
+  'time, each on a GPU or, without one, on its share of the cores.',
   1,
 )
 
