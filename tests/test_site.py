@@ -134,7 +134,7 @@ def test_the_commands_are_made_from_their_flags():
   row = '| `--[no]dry_run` | yes or no |  | Print what a run does and needs'
   assert row in made.partition('## train')[2].partition('\n## ')[0]
   common = made.partition('## Flags of every command')[2]
-  assert '| `--workers` | integer, at least 1 | `1` | sweep, table' in common
+  assert '| `--workers` | integer, at least 1 | `1` | sweep, ' in common
   assert not [*filter(None, map(documented.problem, documented.commands(made)))]
 
 
