@@ -14,7 +14,6 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.apps.papers.tables import index
 from fedreid_jax.cli import completion, program, run
-from fedreid_jax.cli import list as listing
 from fedreid_jax.config import parsing, recipes, schema, validation
 
 FENCED = re.compile(r'^( *)```([\w-]*)[^\n]*\n(.*?)^\1```', re.S | re.M)
@@ -22,12 +21,7 @@ LINE = re.compile(r'\s*(?:[$%>] )?(?:[A-Z_]+=\S* )*fedreid\s')
 OTHER = {'python', 'pycon', 'py', 'json', 'yaml', 'toml', 'html', 'diff'}
 THEIRS = re.compile(r'\b(?:mine|mypkg)\.(\w+)')
 PLACEHOLDER = re.compile(r'(?<![\w-])[A-Z][A-Z0-9_]*(?![\w-])|\$|\.\.\.')
-FIRST = {
-  'completion': completion.SHELLS,
-  'data': ('prepare', 'doctor', 'synth', 'sheet', 'list'),
-  'privacy': ('plan',),
-  'table': index.TABLES,
-}
+FIRST = completion.first_words() | {'table': [*index.TABLES]}
 # Their words are files or modules.
 FREE = {'search', 'serve', 'import-weights', 'check-component'}
 
@@ -105,8 +99,6 @@ def _check(command: str, args: list[str]) -> None:
     specs, given = [*specs, *given[:1]], given[1:]
   elif command == 'compare':
     specs, given = given, []
-  elif command == 'list':
-    _one_of(given, {*listing.kinds()})
   elif command in FIRST:
     _one_of(given, FIRST[command])
     given = given[1:]

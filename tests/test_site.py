@@ -105,7 +105,7 @@ def test_deviations_are_those_of_the_docstring():
   assert second.startswith('Deviations from the released code: there')
   assert second.endswith('FedProx give no mu: 0.01 is an assumption.')
   assert '(`batch_stats`)' in pages.deviations('noise')
-  assert r'h\_k' in pages.SPECIAL.sub(pages._escaped, 'h_k')
+  assert r'h\_k' in reference.escaped('h_k')
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,10 @@ def test_the_commands_are_made_from_their_flags():
   row = '| `--[no]dry_run` | yes or no |  | Print what a run does and needs'
   assert row in made.partition('## train')[2].partition('\n## ')[0]
   common = made.partition('## Flags of every command')[2]
-  assert '| `--workers` | integer, at least 1 | `1` | sweep, ' in common
+  row = (
+    '| `--workers` | integer, at least 1 | `1` | sweep, tune, compare, table'
+  )
+  assert row in common
   assert not [*filter(None, map(documented.problem, documented.commands(made)))]
 
 

@@ -29,8 +29,6 @@ ROOT = Path(__file__).parents[2]
 COMMENT = re.compile(
   r'^<!-- (options|deviations|api|reference): ([\w.]+) -->$', re.M
 )
-# Formulas in docstrings are plain text and not Markdown, but code is code.
-SPECIAL = re.compile(r'`[^`]*`|[*_<|\[\]]')
 FORMULA = re.compile(
   r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
 )
@@ -84,7 +82,8 @@ def deviations(name: str) -> str:
     raise LookupError(f'{path} states no deviations from the paper')
   text = ' '.join((begin + rest).split())
   parts = re.split(r'(?=Deviations from (?:the )?released code:)', text)
-  return '\n\n'.join(SPECIAL.sub(_escaped, part.strip()) for part in parts)
+  # Formulas in docstrings are plain text and not Markdown.
+  return '\n\n'.join(fields.escaped(part.strip()) for part in parts)
 
 
 def api(name: str) -> str:
@@ -139,10 +138,6 @@ def _add_meta(page: Any, extra: dict[str, Any]) -> None:
   # Wide tables need the place of the table of contents.
   if name == 'results.md' or name.startswith('results/'):
     page.meta.setdefault('hide', []).append('toc')
-
-
-def _escaped(found: re.Match[str]) -> str:
-  return found[0] if found[0].startswith('`') else f'\\{found[0]}'
 
 
 def _dollars(found: re.Match[str]) -> str:

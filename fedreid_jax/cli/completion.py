@@ -78,15 +78,21 @@ def flags_of(module: str) -> list[str]:
   return found
 
 
+def first_words() -> dict[str, list[str]]:
+  """Returns, by command, the words one of which comes first."""
+  return {
+    'list': [*listing.kinds()],
+    'completion': [*SHELLS],
+    'data': ['prepare', 'doctor', 'synth', 'sheet', 'list'],
+    'privacy': ['plan'],
+  }
+
+
 def script(shell: str) -> str:
   """Returns the script for a shell, 'bash' or 'zsh'."""
   common = [*flags_of(run.__name__), '--help']
   fields = [f'--config.{name}=' for name in schema.fields()]
-  first = {
-    'list': [*listing.kinds()],
-    'completion': [*SHELLS],
-    'data': ['prepare', 'doctor', 'synth', 'sheet', 'list'],
-  }
+  first = first_words()
   cases = []
   for command, module in program.commands().items():
     words = [*first.get(command, ()), *flags_of(module), *common]

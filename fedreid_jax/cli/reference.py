@@ -13,9 +13,7 @@ from collections.abc import Iterable
 from absl import flags
 
 from fedreid_jax.cli import program, run
-
-# Code stays as it is, and other letters must not be read as Markdown.
-_SPECIAL = re.compile(r'`[^`]*`|[*_<|\[\]]')
+from fedreid_jax.config.reference import escaped
 
 _KINDS = {
   'string': 'text',
@@ -32,7 +30,7 @@ def markdown() -> str:
   names = program.commands()
   lines = ['| command | what it does |', '|---|---|']
   lines += [
-    f'| [`{name}`](#{name}) | {_escaped(_purpose(module))} |'
+    f'| [`{name}`](#{name}) | {escaped(_purpose(module))} |'
     for name, module in names.items()
   ]
   parts = ['\n'.join(lines)]
@@ -56,7 +54,7 @@ def table(given: Iterable[flags.Flag]) -> str:
       f'`{program.shape(flag).partition("=")[0]}`',
       kind(flag),
       f'`{default}`' if default else '',
-      _escaped(' '.join(meaning.split())),
+      escaped(' '.join(meaning.split())),
     )
     lines.append(f'| {" | ".join(cells)} |')
   return '\n'.join(lines)
@@ -84,7 +82,7 @@ def _section(name: str, module: str) -> str:
   command = importlib.import_module(module)
   usage, _, rest = (inspect.getdoc(command) or '').partition('\n')
   usage = usage.partition(': `')[2].rpartition('`')[0] or f'fedreid {name}'
-  parts = [f'## {name}', f'{_escaped(_purpose(module))}.']
+  parts = [f'## {name}', f'{escaped(_purpose(module))}.']
   parts += [f'```\n{usage}\n```', *map(_block, _paragraphs(rest))]
   if own := flags.FLAGS.get_key_flags_for_module(module):
     parts.append(table(own))
@@ -100,13 +98,7 @@ def _block(text: str) -> str:
   lines = text.split('\n')
   if all(line.startswith('  ') for line in lines):
     return '```\n' + inspect.cleandoc('\n' + text) + '\n```'
-  return _escaped(text)
-
-
-def _escaped(text: str) -> str:
-  return _SPECIAL.sub(
-    lambda one: one[0] if one[0].startswith('`') else f'\\{one[0]}', text
-  )
+  return escaped(text)
 
 
 if __name__ == '__main__':

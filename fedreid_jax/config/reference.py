@@ -5,10 +5,14 @@ the same as plain text.
 """
 
 import inspect
+import re
 from typing import Any
 
 from fedreid_jax.config import schema
 from fedreid_jax.core import options
+
+# Code stays as it is, and other letters must not be read as Markdown.
+_SPECIAL = re.compile(r'`[^`]*`|[*_<|\[\]]')
 
 
 def markdown() -> str:
@@ -37,6 +41,13 @@ def table(group: str) -> str:
     row = ' | '.join(cell.replace('|', '\\|') for cell in cells)
     lines.append(f'| `{field.name}` | {row} |')
   return '\n'.join(lines)
+
+
+def escaped(text: str) -> str:
+  """Returns plain text, in which `code` is code, as Markdown."""
+  return _SPECIAL.sub(
+    lambda one: one[0] if one[0].startswith('`') else f'\\{one[0]}', text
+  )
 
 
 def entries() -> list[str]:
