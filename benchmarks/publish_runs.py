@@ -6,8 +6,9 @@ The archive has the results of every finished run in the folder, with the files
 whose digests they state, or the error of a run that has diverged. It is sorted
 by name and without times, so that equal runs make equal archives. The line of
 the archive in `SHA256SUMS` beside it is replaced; `sha256sum -c SHA256SUMS`
-checks it. Runs that no claim needs any more are left out with `--claims`, which
-are then printed.
+checks it. Runs that no claim needs any more are left out with `--claims`, and
+those that an archive of `benchmarks.unseen_domains` does not have with
+`--archive=NAME`; they are printed.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from benchmarks import unseen_domains
 from fedreid_jax.apps.papers import planning, rates, runner
 from fedreid_jax.apps.papers.tables.declare import RATES
 from fedreid_jax.apps.papers.tables.index import CLAIMS
@@ -27,6 +29,9 @@ FILES = ('results.json', 'queries.npz')
 STATED = (run_files.CONFIG,)  # to which results refer by its digest
 SUMS = 'SHA256SUMS'
 _CLAIMS = flags.DEFINE_bool('claims', False, 'Only runs of claims.')
+_ARCHIVE = flags.DEFINE_enum(
+  'archive', None, [*unseen_domains.ARCHIVES], 'Only runs of this archive.'
+)
 
 
 def pack(runs: list[Path]) -> bytes:
@@ -68,14 +73,20 @@ def _has_ended(run: Path) -> bool:
   )
 
 
+def _planned(folder: Path) -> planning.Plan:
+  if _ARCHIVE.value:
+    return unseen_domains.ARCHIVES[_ARCHIVE.value].plan(folder)
+  return planning.plan(
+    CLAIMS.values(), range(5), folder, (), planning.Grid(RATES)
+  )
+
+
 def main(argv: list[str]) -> None:
   """Writes the archive and its digest."""
   folder, path = Path(argv[1]), Path(argv[2])
   runs = sorted(x for x in folder.iterdir() if _has_ended(x))
-  if _CLAIMS.value:
-    found = planning.plan(
-      CLAIMS.values(), range(5), folder, (), planning.Grid(RATES)
-    )
+  if _CLAIMS.value or _ARCHIVE.value:
+    found = _planned(folder)
     wanted = {cell.workdir.name for cell in found.cells()}
     for run in (x for x in runs if x.name not in wanted):
       print(f'left out: {run.name}')

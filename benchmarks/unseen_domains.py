@@ -45,7 +45,7 @@ class Archive(NamedTuple):
     return planning.plan(self.tried(), range(self.seeds), folder, (), grid)
 
 
-ARCHIVES = (
+_ARCHIVES = (
   Archive('unseen', ('rendered_dfh',), RATES, 5),
   Archive(
     'imagenet',
@@ -54,6 +54,7 @@ ARCHIVES = (
     3,
   ),
 )
+ARCHIVES = {one.name: one for one in _ARCHIVES}
 
 
 def judge(one: Archive, planned: planning.Plan) -> list[study.Judged]:
@@ -65,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
   """Writes the tables and the picture."""
   folder = Path(argv[1])
   judged = []
-  for one in ARCHIVES:
+  for one in ARCHIVES.values():
     runs = folder / one.name
     runs.mkdir(parents=True, exist_ok=True)
     one.unpack(runs)
