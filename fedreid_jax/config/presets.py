@@ -222,36 +222,40 @@ def _halve_rate(c: Any) -> None:
 HELD_OUT = 0.25
 
 
-def trial(c: Any) -> None:
-  """Changes `synthetic` to the trials of claims, see docs/protocol.md."""
-  synthetic(c)
-  _from_weights(c)
-
-
-def nine_trial(c: Any) -> None:
-  """Changes `nine` to the trials of claims."""
-  nine_with_local_models(c)
-  _from_weights(c)
-
-
 def from_random(c: Any) -> None:
-  """Changes `synthetic` to the benchmark of unseen domains: random weights."""
+  """Sets the trials of docs/protocol.md from random weights."""
   synthetic(c)
   c.evaluation.validation, c.evaluation.every = HELD_OUT, c.rounds
 
 
 def from_rendered(c: Any) -> None:
-  """Sets the benchmark of unseen domains, from weights of rendered persons."""
-  trial(c)
-  c.data.source, c.evaluation.validation = versions.UNVERSIONED, HELD_OUT
+  """Sets the trials of docs/protocol.md from weights of rendered persons."""
+  synthetic(c)
+  c.model.pretrained = 'convnet-synthetic'
+  # Cameras of the default spread differ too little for these weights.
+  c.data.camera_spread = 3.0
+  c.evaluation.validation = HELD_OUT
+  c.optim.lr = 0.02
+  c.rounds = c.evaluation.every = 10
 
 
 def from_imagenet(c: Any) -> None:
-  """Sets the benchmark of unseen domains, from weights of ImageNet.
+  """Sets the trials of docs/protocol.md from weights of ImageNet.
 
   docs/export.md has the command that imports the file.
   """
   synthetic(c)
+  _of_imagenet(c)
+
+
+def nine_from_imagenet(c: Any) -> None:
+  """Sets the trials of nine clients of very different sizes, from ImageNet."""
+  nine_with_local_models(c)
+  _halve_rate(c)
+  _of_imagenet(c)
+
+
+def _of_imagenet(c: Any) -> None:
   c.model.name, c.model.last_stride = 'mobilenet_v2', 1
   c.model.pretrained = 'mobilenet_v2.safetensors'
   c.evaluation.validation = HELD_OUT
@@ -263,19 +267,6 @@ def many_clients(c: Any) -> None:
   """Divides one synthetic domain over 40 clients."""
   c.data.sources, c.data.client_split = ('plaza',), 'iid'
   c.data.num_clients, c.data.identities = 40, 40
-
-
-def _from_weights(c: Any) -> None:
-  """Starts from published weights, with cameras that differ more."""
-  _halve_rate(c)
-  # The weights were trained on images of the first version.
-  c.data.source = versions.FIRST
-  c.model.pretrained = 'convnet-synthetic'
-  # Cameras of the default spread differ too little for these weights. With 3.0
-  # FedPav has a mAP of 30 to 60 on unseen domains.
-  c.data.camera_spread = 3.0
-  c.optim.lr = 0.02
-  c.rounds = c.evaluation.every = 10
 
 
 def from_public_weights(c: Any) -> None:
@@ -348,9 +339,9 @@ def few_cameras(c: Any) -> None:
   _adapt(c, 'plaza', 'mall')
 
 
-def cameras_trial(c: Any) -> None:
-  """Changes `cameras` to the trials of claims."""
-  trial(c)
+def cameras_from_rendered(c: Any) -> None:
+  """Sets `cameras` from weights of rendered persons."""
+  from_rendered(c)
   _adapt(c, 'plaza', 'mall')
 
 
@@ -379,7 +370,7 @@ def _adapt(c: Any, source: str, target: str) -> None:
 ADAPTED = {
   'synthetic': cameras,
   'smoke': few_cameras,
-  'trial': cameras_trial,
+  'rendered': cameras_from_rendered,
   'paper': cameras_of_market,
 }
 FEDERATED = {
@@ -389,16 +380,15 @@ FEDERATED = {
   'omniglot': omniglot,
   'nine': nine_with_local_models,
   'paper': nine_data_sets_with_local_models,
-  'trial': trial,
-  'nine_trial': nine_trial,
+  'rendered': from_rendered,
+  'imagenet': from_imagenet,
+  'nine_imagenet': nine_from_imagenet,
 }
 ALONE = FEDERATED | {'nine': nine, 'paper': nine_data_sets_alone}
 GENERALISED = FEDERATED | {
   'nine': nine,
   'paper': three_data_sets,
   'random': from_random,
-  'rendered': from_rendered,
-  'imagenet': from_imagenet,
 }
 PRETRAINING = {
   'synthetic': another_world,
@@ -413,6 +403,7 @@ PUBLIC = {
   'omniglot': '',
   'nine': 'depot:identities=24,shots=2',
   'paper': 'cuhk02:split=public',
-  'trial': 'depot',
-  'nine_trial': 'depot:identities=24,shots=2',
+  'rendered': 'depot',
+  'imagenet': 'depot',
+  'nine_imagenet': 'depot:identities=24,shots=2',
 }

@@ -23,7 +23,7 @@ SETTING = {
     """.split()
   ),
   'smoke': ('local.batch=8', 'local.identities=4'),
-  # From weights of rendered persons, see `presets.trial`.
+  # From weights of rendered persons, see `presets.from_rendered`.
   'synthetic': (
     *('model.pretrained=vit-synthetic', 'optim.lr=0.05'),
     *('local.batch=32', 'local.identities=8'),
@@ -137,7 +137,7 @@ def _table(number: int, title: str, own: bool) -> Table:
     _rows(own),
     SETTING,
     # Real training on rendered domains: of weights that know persons.
-    presets={'synthetic': 'trial'},
+    presets={'synthetic': 'rendered'},
     note=NOTE,
   )
 

@@ -255,10 +255,10 @@ TABLES = (
 
 
 PAPER = 'Wu and Gong, AAAI 2021'
-EXPERT = Arm('fedreid:trial')
+EXPERT = Arm('fedreid:imagenet')
 MAPPING = ','.join(NETWORK)
-CENTRALISED = Arm(f'centralised:trial,{MAPPING}')
-TAUGHT = Arm('fedreid:trial,variant=supervised', 'client', start=EXPERT.recipe)
+CENTRALISED = Arm(f'centralised:imagenet,{MAPPING}')
+TAUGHT = Arm('fedreid:imagenet,variant=supervised', 'client', start=EXPERT.recipe)
 # Each client is tested on other persons of its training domain.
 OWN = (
   route(
@@ -271,11 +271,11 @@ def _alone(models: Models) -> Arm:
   """An arm of clients that train alone, or an ensemble of them."""
   # All ensembles are fields of one recipe, so that these arms share their runs.
   ensembles = 'evaluation.ensemble=("concat","average")'
-  return Arm(f'standalone:trial,{MAPPING},{ensembles}', models)
+  return Arm(f'standalone:imagenet,{MAPPING},{ensembles}', models)
 
 
 def _noise(kind: str, beta: str) -> Arm:
-  return Arm(f'fedreid:trial,noise={kind},noise.beta={beta}')
+  return Arm(f'fedreid:imagenet,noise={kind},noise.beta={beta}')
 
 
 CLAIMS = (
@@ -283,7 +283,7 @@ CLAIMS = (
     *('expert', f'{PAPER}, figure 4d'),
     'The local expert improves the averaged model.',
     'a figure',
-    *(EXPERT, Arm('fedreid:trial,variant=plain'), ROUTES),
+    *(EXPERT, Arm('fedreid:imagenet,variant=plain'), ROUTES),
     first=True,
   ),
   Claim(

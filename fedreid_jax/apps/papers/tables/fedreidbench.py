@@ -259,13 +259,13 @@ TABLES = (
 
 CONFERENCE = 'FedReIDBench, ACM MM 2020'
 JOURNAL = 'FedReIDBench, TOMM 2023'
-FEDPAV = Arm('fedpav:trial')
+FEDPAV = Arm('fedpav:imagenet')
 # Nine clients, each tested on other persons of its training domain.
 NINE = (Route('nine', ()),)
-GLOBAL = Arm('fedpav:nine_trial')
-OWN = Arm('fedpav:nine_trial', 'client')
-CDW = Arm('fedpav_cdw:nine_trial', 'client')
-ALONE = Arm('standalone:nine_trial', 'client')
+GLOBAL = Arm('fedpav:nine_imagenet')
+OWN = Arm('fedpav:nine_imagenet', 'client')
+CDW = Arm('fedpav_cdw:nine_imagenet', 'client')
+ALONE = Arm('standalone:nine_imagenet', 'client')
 LARGE = ('plaza', 'campus', 'station', 'park', 'market')
 INFRARED = 'cameras=0,infrared=4'
 # Six clients, each tested on other persons of its training domain: three
@@ -293,22 +293,22 @@ NEAR = {
   'fedprox': (
     f'{JOURNAL}, table 4',
     'rank-1 over training alone +7.9 against +6.8',
-    'fedprox:trial',
+    'fedprox:imagenet',
   ),
   'moon': (
     'L2RW, table 1',
     "mAP 29.54, 21.54, 32.34 against FedAvg's 29.98, 21.05, 33.52",
-    'moon:trial',
+    'moon:imagenet',
   ),
   'scaffold': (
     'the paper of the method',
     'no figure for persons',
-    'scaffold:trial',
+    'scaffold:imagenet',
   ),
   'fedatt': (
     'Wu and Gong, AAAI 2021, table 2',
     "rank-1 40.2, 61.3 against FedAvg's 41.0, 65.2",
-    'fedatt:trial,data.labels=concat',
+    'fedatt:imagenet,data.labels=concat',
   ),
 }
 
@@ -328,7 +328,7 @@ CLAIMS = (
     *('federation', 'DFH, table 1'),
     'FedPav beats every single source on unseen domains.',
     'mAP 62.6, 25.4, 22.5 against 49.8, 23.3, 21.6 of the best source',
-    *(FEDPAV, Arm('standalone:trial', 'best_client'), ROUTES),
+    *(FEDPAV, Arm('standalone:imagenet', 'best_client'), ROUTES),
     first=True,
   ),
   Claim(
@@ -363,33 +363,33 @@ CLAIMS = (
     *('upper_bound', f'{JOURNAL}, table 3'),
     'All images in one place beat FedPav.',
     'rank-1 76.9 against 59.9, means of nine data sets; better on all',
-    *(Arm('centralised:nine_trial'), GLOBAL, NINE),
+    *(Arm('centralised:nine_imagenet'), GLOBAL, NINE),
   ),
   Claim(
     *('kd', f'{JOURNAL}, section 5.2'),
     'Distillation to the server improves the global model.',
     'a figure',
-    *(Arm('fedpav_kd:trial'), FEDPAV, ROUTES),
+    *(Arm('fedpav_kd:imagenet'), FEDPAV, ROUTES),
   ),
   Claim(
     *('kd_cdw', f'{CONFERENCE}, section 5.3'),
     'Both together improve the global model.',
     'a figure',
-    *(Arm('fedpav_kd_cdw:trial'), FEDPAV, ROUTES),
+    *(Arm('fedpav_kd_cdw:imagenet'), FEDPAV, ROUTES),
   ),
   Claim(
     *('groups', f'{JOURNAL}, table 4'),
     'Clusters help clients that form two groups.',
     'rank-1 over training alone +2.2 against -4.6 on five large data sets, '
     '+7.1 against +21.0 on four small ones',
-    *(Arm('fedpav_cc:nine_trial', 'client'), OWN),
+    *(Arm('fedpav_cc:nine_imagenet', 'client'), OWN),
     (route(GROUPS, GROUPS, OVERLAP),),
   ),
   Claim(
     *('no_groups', f'{JOURNAL}, section 5.1'),
     'Clusters do not harm clients without groups.',
     'no figure',
-    *(Arm('fedpav_cc:nine_trial', 'client'), OWN),
+    *(Arm('fedpav_cc:nine_imagenet', 'client'), OWN),
     (route(ALIKE, ALIKE, OVERLAP),),
     claimed='equal',
     margin=3.0,
@@ -398,8 +398,8 @@ CLAIMS = (
     *('by_camera', f'{JOURNAL}, table 2'),
     'Clients by identity beat clients by camera.',
     'mAP 47.39, 66.36 against 11.11, 36.57',
-    Arm('fedpav:trial,data.client_split=by_identity'),
-    *(Arm('fedpav:trial,data.client_split=by_camera'), DIVIDED),
+    Arm('fedpav:imagenet,data.client_split=by_identity'),
+    *(Arm('fedpav:imagenet,data.client_split=by_camera'), DIVIDED),
   ),
   _near('fedprox', 'FedProx'),
   # Where every client takes as many steps, FedNova is FedPav: the nine clients
@@ -408,7 +408,7 @@ CLAIMS = (
     *('fednova', f'{JOURNAL}, table 4'),
     'FedNova is near FedPav with unequal clients.',
     'rank-1 over training alone +6.5 against +6.8',
-    *(Arm('fednova:nine_trial', 'client'), OWN, NINE),
+    *(Arm('fednova:nine_imagenet', 'client'), OWN, NINE),
   ),
   _near('moon', 'MOON'),
   _near('scaffold', 'SCAFFOLD'),

@@ -23,11 +23,11 @@ from fedreid_jax.apps.papers.tables.dfh import BASE, DFH
 NO_FIGURE = 'no figure for this setting'
 MOMENTS = 'evaluation.batch_stats=target'
 CAMERAS = 'evaluation.camera_norm=standardise'
-LABELLED = Arm('fedpav:trial,model.neck=bnneck')
-CLUSTERS = Arm('cluster_contrast:trial')
+LABELLED = Arm('fedpav:rendered,model.neck=bnneck')
+CLUSTERS = Arm('cluster_contrast:rendered')
 ALONE = 'components=("standalone","cluster_contrast")'
 # Every way of tuning has its own rate, chosen on other persons of the clients.
-CONVNET = 'fedpav:trial,'
+CONVNET = 'fedpav:rendered,'
 VIT = f'{CONVNET}model.name=vit,model.pretrained=vit-synthetic,'
 FULL = Arm(f'{CONVNET}optim.lr=0.1')
 FULL_VIT = Arm(f'{VIT}optim.lr=0.05')
@@ -186,12 +186,12 @@ CLAIMS = (
   _claim(
     *('unlabelled', 'FedUReID'),
     'Federation without labels beats training alone.',
-    *(CLUSTERS, Arm(f'cluster_contrast:trial,{ALONE}', 'client')),
+    *(CLUSTERS, Arm(f'cluster_contrast:rendered,{ALONE}', 'client')),
   ),
   _claim(
     *('dbscan', 'Cluster Contrast'),
     'DBSCAN beats merging pairs of clusters.',
-    *(CLUSTERS, Arm('fedureid:trial,fedureid.merge=0.1'), SideClaim),
+    *(CLUSTERS, Arm('fedureid:rendered,fedureid.merge=0.1'), SideClaim),
   ),
   _claim(
     *('labels', 'FedUReID'),
