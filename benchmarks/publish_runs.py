@@ -7,7 +7,7 @@ whose digests they state, or the error of a run that has diverged. It is sorted
 by name and without times, so that equal runs make equal archives. The line of
 the archive in `SHA256SUMS` beside it is replaced; `sha256sum -c SHA256SUMS`
 checks it. Runs that no claim needs any more are left out with `--claims`, and
-those that an archive of `benchmarks.unseen_domains` does not have with
+those that an archive of `benchmarks.judge_published` does not have with
 `--archive=NAME`; they are printed.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks import unseen_domains
+from benchmarks import judge_published
 from fedreid_jax.apps.papers import planning, rates, runner
 from fedreid_jax.apps.papers.tables.declare import RATES
 from fedreid_jax.apps.papers.tables.index import CLAIMS
@@ -30,7 +30,7 @@ STATED = (run_files.CONFIG,)  # to which results refer by its digest
 SUMS = 'SHA256SUMS'
 _CLAIMS = flags.DEFINE_bool('claims', False, 'Only runs of claims.')
 _ARCHIVE = flags.DEFINE_enum(
-  'archive', None, [*unseen_domains.ARCHIVES], 'Only runs of this archive.'
+  'archive', None, [*judge_published.ARCHIVES], 'Only runs of this archive.'
 )
 
 
@@ -75,7 +75,7 @@ def _has_ended(run: Path) -> bool:
 
 def _planned(folder: Path) -> planning.Plan:
   if _ARCHIVE.value:
-    return unseen_domains.ARCHIVES[_ARCHIVE.value].plan(folder)
+    return judge_published.ARCHIVES[_ARCHIVE.value].plan(folder)
   return planning.plan(
     CLAIMS.values(), range(5), folder, (), planning.Grid(RATES)
   )

@@ -20,8 +20,7 @@ the other servers keep it. The paper does not specify how AGW* and DNS* were
 changed for clients of one camera: one stream is assumed. The released loss
 is `dppt.loss=mixed,dppt.norm=False` with `dppt.absent=zeros,dppt.k=5` for
 cameras and `dppt.target=zeros,dppt.k=3` for entities. Published numbers are in
-fedreid_jax/apps/papers/tables/l2rw.py, measured ones in
-docs/results/claims.md.
+fedreid_jax/apps/papers/tables/l2rw.py.
 """
 
 from fedreid_jax.config import infrared, parsing

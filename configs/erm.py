@@ -8,8 +8,7 @@
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested
 on the third. Published numbers:
-`fedreid_jax/apps/papers/tables/l2rw.py`, measured ones in
-docs/results/claims.md.
+`fedreid_jax/apps/papers/tables/l2rw.py`.
 """
 
 from fedreid_jax.config import infrared, parsing

@@ -2,7 +2,7 @@
 
 Every camera of the target is a client without labels, and the source is one
 client with labels at the server. `start_from` is a run that was trained on the
-source; the preset `trial` starts from published weights instead.
+source; the preset `rendered` starts from published weights instead.
 
   fedreid train fedpav:synthetic,data.sources=("plaza",),model.neck=bnneck \
     --workdir=runs/source

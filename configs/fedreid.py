@@ -22,8 +22,7 @@ As in the authors' code, `paper` enlarges half of the images by an eighth and
 crops them, and has the trapezoidal average precision.
 
 Published rank-1 / mAP of table 3, from DukeMTMC, Market-1501, CUHK03 and
-MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7. Measured results are in
-docs/results/claims.md.
+MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7.
 """
 
 from fedreid_jax.config import parsing, presets

@@ -9,7 +9,7 @@ per stage.
 
 Table rows: DFH table 1, SNR: mAP / rank-1 on CUHK02, Market-1501, CUHK03 are in
 fedreid_jax/apps/papers/tables. `paper` is DFH's setting. Measured results are
-in docs/results/shifts.md.
+in docs/results/unseen.md.
 """
 
 from fedreid_jax.config import parsing, presets

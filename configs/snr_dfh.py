@@ -5,7 +5,6 @@
 
 Table rows: DFH table 1, SNR + DFH, in fedreid_jax/apps/papers/tables. The loss
 of SNR is computed on the original batch only, not on hallucinated features.
-Measured results are in docs/results/shifts.md.
 """
 
 from fedreid_jax.config import parsing, presets

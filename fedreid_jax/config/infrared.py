@@ -4,7 +4,6 @@ The recipe `dppt` and the recipes of shared entities use them.
 """
 
 from fedreid_jax.config import presets
-from fedreid_jax.data.synthetic import versions
 
 DNS_RATES = (
   (r'params/backbone/layer3_', 0.2),
@@ -194,6 +193,7 @@ def _tracklets(c, name: str, frames: int) -> None:
 def trial(c) -> None:
   """Changes `synthetic` to the trials of claims, see docs/protocol.md."""
   synthetic(c)
+  c.evaluation.validation = presets.HELD_OUT
   c.data.presence = 0.5  # as in SYSU-MM01, half of the cameras miss persons
   if c.data.client_split == 'camera_independent':
     # Running moments of clients with one modality each fit neither of them.
@@ -201,7 +201,6 @@ def trial(c) -> None:
     c.evaluation.every = c.rounds
   else:
     c.data.brightness_correlation = 0.5
-    c.data.source = versions.FIRST  # like the images of the weights
     c.model.pretrained = 'resnet18-synthetic'
 
 

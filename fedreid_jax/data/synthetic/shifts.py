@@ -5,7 +5,7 @@ it in one property, so that a method can be tested on each kind of shift alone.
 The change is a function of the drawn parameters of a scene. Its strength is
 fixed so that published weights keep a mAP of 20 to 60 on two domains without
 training; `all` makes every change at once, with the clothes in full and the
-others at a tenth of their strength. docs/results/shifts.md has measurements.
+others at a tenth of their strength.
 """
 
 from typing import Literal, get_args

@@ -258,7 +258,9 @@ PAPER = 'Wu and Gong, AAAI 2021'
 EXPERT = Arm('fedreid:imagenet')
 MAPPING = ','.join(NETWORK)
 CENTRALISED = Arm(f'centralised:imagenet,{MAPPING}')
-TAUGHT = Arm('fedreid:imagenet,variant=supervised', 'client', start=EXPERT.recipe)
+TAUGHT = Arm(
+  'fedreid:imagenet,variant=supervised', 'client', start=EXPERT.recipe
+)
 # Each client is tested on other persons of its training domain.
 OWN = (
   route(

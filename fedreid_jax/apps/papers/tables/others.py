@@ -26,11 +26,8 @@ CAMERAS = 'evaluation.camera_norm=standardise'
 LABELLED = Arm('fedpav:rendered,model.neck=bnneck')
 CLUSTERS = Arm('cluster_contrast:rendered')
 ALONE = 'components=("standalone","cluster_contrast")'
-# Every way of tuning has its own rate, chosen on other persons of the clients.
-CONVNET = 'fedpav:rendered,'
-VIT = f'{CONVNET}model.name=vit,model.pretrained=vit-synthetic,'
-FULL = Arm(f'{CONVNET}optim.lr=0.1')
-FULL_VIT = Arm(f'{VIT}optim.lr=0.05')
+FULL = Arm('fedpav:rendered')
+FULL_VIT = Arm(f'{FULL.recipe},model.name=vit,model.pretrained=vit-synthetic')
 PARTS = 'vit.part_prompts=(2,2,2,4)'
 TUNED = f'{PARTS},model.trained=.*prompt'
 
@@ -110,17 +107,14 @@ def _claim(
 
 
 def _tuned(
-  network: str,
-  full: Arm,
-  make: Callable[..., Claim],
-  *ways: tuple[str, str, str],
+  full: Arm, make: Callable[..., Claim], *ways: tuple[str, str, str]
 ) -> list[Claim]:
   """The claims of ways of tuning: name, subject and changes of each."""
   text = 'are near full training.'
   return [
     _claim(
       *(name, 'tuning', f'{subject} {text}'),
-      *(Arm(f'{network}{changes}'), full, make),
+      *(_changed(full, changes), full, make),
     )
     for name, subject, changes in ways
   ]
@@ -128,23 +122,20 @@ def _tuned(
 
 CLAIMS = (
   *_tuned(
-    *(CONVNET, FULL, functools.partial(NearClaim, seeds=5)),
-    ('adapters', 'Adapters', 'model.tune=adapter,optim.lr=0.2'),
-    ('lora', 'Low-rank matrices', 'model.tune=lora,optim.lr=0.1'),
-    (
-      *('norms', 'Scales and biases'),
-      'model.trained=.*(scale|bias),optim.lr=0.1',
-    ),
+    *(FULL, functools.partial(NearClaim, seeds=5)),
+    ('adapters', 'Adapters', 'model.tune=adapter'),
+    ('lora', 'Low-rank matrices', 'model.tune=lora'),
+    ('norms', 'Scales and biases', 'model.trained=.*(scale|bias)'),
   ),
   *_tuned(
-    *(VIT, FULL_VIT, NearClaim),
+    *(FULL_VIT, NearClaim),
     (
       *('vit_lora', 'LoRA of a ViT'),
-      'model.tune=lora,model.tune_at=.*attn.*,optim.lr=0.05',
+      'model.tune=lora,model.tune_at=.*attn.*',
     ),
     (
       *('vit_prompts', 'Prompts of a ViT'),
-      'vit.prompts=8,model.trained=.*prompt,optim.lr=0.1',
+      'vit.prompts=8,model.trained=.*prompt',
     ),
   ),
   _claim(

@@ -1,12 +1,12 @@
-"""Judges the published runs of the benchmark of unseen domains.
+"""Judges the published runs of claims.
 
-  python -m benchmarks.unseen_domains runs/benchmark
+  python -m benchmarks.judge_published runs/published
 
 Unpacks the archives in docs/results/ into the folder, and writes the tables and
-the picture of docs/results/unseen.md there: `claims.md`, `claims_targets.md`,
-`claims_benchmark.png`, and by archive `ARCHIVE_rates.md` and
-`ARCHIVE_equal.md`. Nothing is trained. The verdicts have Holm's correction for
-all claims together.
+pictures of its pages there. By page, `unseen` and `claims`, these are
+`PAGE.md`, `PAGE_targets.md`, `PAGE.png` and `PAGE_benchmark.png`, and by
+archive `ARCHIVE_rates.md` and `ARCHIVE_equal.md`. Nothing is trained. The
+verdicts have Holm's correction for all claims of a paper.
 """
 
 import sys
@@ -20,12 +20,15 @@ from fedreid_jax.apps.papers.tables.declare import RATES, Claim
 from fedreid_jax.apps.papers.tables.index import CLAIMS
 
 RESULTS = Path(__file__).parents[1] / 'docs' / 'results'
+# The rates of searches from weights of ImageNet.
+FEW_RATES = '0.01', '0.02', '0.05'
 
 
 class Archive(NamedTuple):
   """Runs that were planned together."""
 
   name: str  # of `docs/results/NAME.tar.xz`
+  page: str  # of `docs/results/PAGE.md`, which has their effects
   claims: Sequence[str]
   rates: Sequence[str]  # of every search
   seeds: int  # from 0 on
@@ -46,12 +49,22 @@ class Archive(NamedTuple):
 
 
 _ARCHIVES = (
-  Archive('unseen', ('rendered_dfh',), RATES, 5),
+  Archive('rendered', 'unseen', ('rendered_dfh',), RATES, 5),
   Archive(
-    'imagenet',
-    ('imagenet_snr', 'imagenet_mixstyle', 'imagenet_crossstyle'),
-    ('0.01', '0.02', '0.05'),
-    3,
+    *('imagenet', 'unseen'),
+    (
+      *('imagenet_snr', 'imagenet_mixstyle', 'imagenet_crossstyle'),
+      *('imagenet_ccst', 'imagenet_fedsr', 'imagenet_dacs', 'imagenet_sscu'),
+    ),
+    *(FEW_RATES, 3),
+  ),
+  Archive(
+    *('claims', 'claims'),
+    (
+      *('local', 'local_or_alone', 'small_clients', 'cdw', 'upper_bound'),
+      'fednova',
+    ),
+    *(FEW_RATES, 3),
   ),
 )
 ARCHIVES = {one.name: one for one in _ARCHIVES}
@@ -63,17 +76,18 @@ def judge(one: Archive, planned: planning.Plan) -> list[study.Judged]:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Writes the tables and the picture."""
+  """Writes the tables and the pictures."""
   folder = Path(argv[1])
-  judged = []
+  judged: dict[str, list[study.Judged]] = {}
   for one in ARCHIVES.values():
     runs = folder / one.name
     runs.mkdir(parents=True, exist_ok=True)
     one.unpack(runs)
     planned = one.plan(runs)
-    judged += judge(one, planned)
+    judged.setdefault(one.page, []).extend(judge(one, planned))
     study.write_rates(folder / one.name, planned, one.tried())
-  print(study.write(folder / 'claims', judged))
+  for page, own in judged.items():
+    print(study.write(folder / page, own))
 
 
 if __name__ == '__main__':
