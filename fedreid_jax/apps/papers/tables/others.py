@@ -155,6 +155,12 @@ CLAIMS = (
     *(FULL_VIT, SideClaim),
   ),
   _claim(
+    *('published_start', 'published weights'),
+    'Weights of rendered persons improve FedPav.',
+    Arm('fedpav:imagenet,model.pretrained=mobilenet_v2-synthetic'),
+    *(Arm('fedpav:imagenet'), SideClaim),
+  ),
+  _claim(
     *('target_moments', 'AdaBN'),
     'Moments of the gallery improve FedPav.',
     _changed(BASE, MOMENTS),
