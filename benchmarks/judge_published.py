@@ -54,7 +54,7 @@ _ARCHIVES = (
     *('imagenet', 'unseen'),
     (
       *('imagenet_snr', 'imagenet_mixstyle', 'imagenet_crossstyle'),
-      *('imagenet_ccst', 'imagenet_fedsr', 'imagenet_dacs', 'imagenet_sscu'),
+      *('imagenet_ccst', 'imagenet_fedsr'),
     ),
     *(FEW_RATES, 3),
   ),

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, types
+from fedreid_jax.data import validation
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import evaluators, features, target_stats
 from fedreid_jax.evaluation.features import Extractor, Model
@@ -101,9 +102,8 @@ def make(
   `Evaluator.is_due`.
 
   Each model and target has an entry, an element of `evaluation` in results.json
-  without its round. The model of a client is tested on the domain of the client
-  if this is a target, and otherwise on all targets. An ensemble of these models
-  is tested on all targets.
+  without its round. The model of a client is tested on its domain (`_own`), and
+  an ensemble of these models on all targets.
 
   `config` is `config.evaluation`, and `extra` has evaluators in addition to the
   one of the target's task.
@@ -242,6 +242,17 @@ def _add(metrics: dict[str, float], found: Mapping[str, Any]) -> None:
 
 
 def _own(model: str, targets: Sequence[Target]) -> Sequence[Target]:
-  """Target of a client's domain if there is one, else all targets."""
-  domain = model.removeprefix('client:').partition('.')[0]
-  return [t for t in targets if t.name == domain] or targets
+  """The tests of a client's model; other models have all.
+
+  They are the target of its domain if there is one, else all targets, and the
+  held-out persons of its domain if there are any, else those of all.
+  """
+  client = model.removeprefix('client:')
+  if client == model:
+    return targets
+  domain = client.partition('.')[0]
+  tests = [t for t in targets if validation.is_validation(t.name)]
+  rest = [t for t in targets if not validation.is_validation(t.name)]
+  own = [t for t in rest if t.name == domain] or rest
+  held = [t for t in tests if t.name == f'{validation.NAME}{domain}'] or tests
+  return [*own, *held]

@@ -226,6 +226,28 @@ def test_an_evaluator_that_is_not_due_does_not_run(parts):
 
 
 @pytest.mark.parametrize(
+  ('model', 'tested'),
+  [
+    ('client:ash', 'ash validation:ash'),
+    ('client:ash.camera1', 'ash validation:ash'),
+    ('client:birch', 'ash oak validation:birch'),
+    ('client:elm', 'ash oak validation:ash validation:birch'),
+    ('global', 'ash oak validation:ash validation:birch'),
+    ('cluster:0', 'ash oak validation:ash validation:birch'),
+  ],
+)
+def test_clients_are_tested_on_their_domains(parts, model, tested):
+  network, variables, transforms = parts
+  names = 'ash', 'oak', 'validation:ash', 'validation:birch'
+  run = evaluator.make(
+    *(toy.toy_config().evaluation, [TARGET._replace(name=x) for x in names]),
+    *(network, transforms, placement.make_mesh(1)),
+  )
+  found = run({model: variables})
+  assert ' '.join(entry['target'] for entry in found) == tested
+
+
+@pytest.mark.parametrize(
   'name, message',
   [
     ('rocc', 'did you mean roc'),
