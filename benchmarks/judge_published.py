@@ -50,6 +50,8 @@ class Archive(NamedTuple):
 
 _ARCHIVES = (
   Archive('rendered', 'unseen', ('rendered_dfh',), RATES, 5),
+  # FedPav chose the largest of the rates on two routes, and got a larger one.
+  Archive('first_world', 'unseen', ('first_world_dfh',), (*RATES, '0.2'), 5),
   Archive(
     *('imagenet', 'unseen'),
     (
@@ -64,7 +66,8 @@ _ARCHIVES = (
       *('local', 'local_or_alone', 'small_clients', 'cdw', 'upper_bound'),
       'fednova',
     ),
-    *(FEW_RATES, 3),
+    # Three of five methods chose the smallest of the few rates.
+    *(('0.002', '0.005', *FEW_RATES), 3),
   ),
 )
 ARCHIVES = {one.name: one for one in _ARCHIVES}

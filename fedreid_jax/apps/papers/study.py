@@ -127,7 +127,7 @@ def write(path: Path, judged: Sequence[Judged]) -> str:
   """Writes JSON, Markdown, which is returned, and a picture of any effects.
 
   `PATH_targets.md` has the effect on every target, and `PATH_benchmark.png` the
-  methods of the benchmark by kind of start or world.
+  methods of the benchmark by kind of start.
   """
   holm = _corrected(judged)
   recorder.write_json(
@@ -143,8 +143,8 @@ def write(path: Path, judged: Sequence[Judged]) -> str:
       margin = claim.margin if claim.claimed == 'equal' else 0.0
       bars.append(figures.Bar(claim.text, found, holm[claim.name], margin))
       if claim.benchmark:
-        where, method = claim.benchmark
-        own = groups.setdefault(where, [])
+        start, method = claim.benchmark
+        own = groups.setdefault(start, [])
         own.append(bars[-1]._replace(text=method))
     means = [_percent(base), _percent(arm), rates_]
     rows.append(

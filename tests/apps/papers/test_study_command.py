@@ -30,15 +30,15 @@ def test_list_counts_distinct_runs():
   Two seeds of each.
   """
   flags = ['--claims=dfh,dfh_novel,dfh_clients', '--seeds=0,1']
-  code, out, err = commands.launch('study', '--list', *flags)
+  code, out, err = commands.launch('study', '--list', *flags, '--rates=')
   assert (code, err) == (0, '')
   assert out.splitlines()[-1] == '3 claims, 18 runs with these seeds'
-  # Two methods, three routes, five rates.
-  flags = ['--claims=rendered_dfh', '--seeds=0,1']
+  # Three methods, three routes, five rates.
   code, out, err = commands.launch('study', '--list', *flags)
   assert (code, err) == (0, '')
   assert out.splitlines()[-1] == (
-    '1 claim, 12 runs with these seeds, and up to 30 runs to choose their rates'
+    '3 claims, 18 runs with these seeds, and up to 45 runs to choose their '
+    'rates'
   )
 
 
@@ -60,6 +60,7 @@ def test_an_unknown_claim_is_one_line():
 @pytest.mark.slow
 def test_a_claim_is_tried_resumed_and_judged(tmp_path):
   flags = ['--claims=dfh_alpha_121', '--seeds=0', f'--workdir={tmp_path}']
+  flags += ['--rates=']
   flags += [f'--set={change}' for change in TINY]
   code, out, err = commands.launch('study', *flags, '--shard=0/2')
   assert code == 0, err

@@ -118,7 +118,7 @@ class Claim:
     claimed: 'greater', or 'equal' for methods that are near each other.
     margin: in mAP, the smallest gain that matters, or the largest difference
       between methods that are near each other.
-    benchmark: start or world, and method, for a claim of `tables.unseen`.
+    benchmark: kind of start and method, for a claim of `tables.unseen`.
     minus: targets whose effect is subtracted from the effect on the others, for
       a claim about the difference.
   """

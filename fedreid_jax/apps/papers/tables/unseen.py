@@ -40,9 +40,12 @@ def _claim(start: str, method: str) -> Claim:
 
 
 def _improves(
-  name: str, method: str, start: str, more: str, where: str
+  name: str, method: str, start: str, more: str, where: str, place: str = ''
 ) -> Claim:
-  """The claim that a method improves FedPav; `more` changes both recipes."""
+  """The claim that a method improves FedPav; `more` changes both recipes.
+
+  `where` ends its text, and `place` its label in the picture.
+  """
   return Claim(
     *(name, 'benchmark of unseen domains'),
     f'{method} improves FedPav {where}.',
@@ -50,7 +53,7 @@ def _improves(
     Arm(f'{METHODS[method]}:{start}{more}'),
     Arm(f'dfh:{start},components=("fedpav",){more}'),
     ROUTES,
-    benchmark=(where, method),
+    benchmark=(f'from {start} weights', f'{method}{place}'),
   )
 
 
@@ -58,6 +61,6 @@ CLAIMS = (
   *(_claim(start, method) for start in STARTS for method in METHODS),
   _improves(
     *('first_world_dfh', 'DFH', 'rendered', f',{FIRST}'),
-    'in the first world',
+    *('in the first world', ', first world'),
   ),
 )
