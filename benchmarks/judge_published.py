@@ -4,8 +4,9 @@
 
 Unpacks the archives in docs/results/ into the folder, and writes the tables and
 pictures of its pages there. By page, `unseen` and `claims`, these are
-`PAGE.md`, `PAGE_targets.md`, `PAGE.png` and `PAGE_benchmark.png`, and by
-archive `ARCHIVE_rates.md` and `ARCHIVE_equal.md`. Nothing is trained. The
+`PAGE.md`, `PAGE.json`, `PAGE_targets.md` and `PAGE.png`, for `unseen` also
+`unseen_benchmark.png`, and by archive `ARCHIVE_rates.md` and
+`ARCHIVE_equal.md`. Nothing is trained. The
 verdicts have Holm's correction for all claims of a paper.
 """
 
@@ -50,7 +51,7 @@ class Archive(NamedTuple):
 
 _ARCHIVES = (
   Archive('rendered', 'unseen', ('rendered_dfh',), RATES, 5),
-  # FedPav chose the largest of the rates on two routes, and got a larger one.
+  # FedPav chose the largest of the rates on every route, and got a larger one.
   Archive('first_world', 'unseen', ('first_world_dfh',), (*RATES, '0.2'), 5),
   Archive(
     *('imagenet', 'unseen'),

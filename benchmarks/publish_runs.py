@@ -1,14 +1,14 @@
-"""Packs the results of runs for the repository.
+r"""Packs the results of runs for the repository.
 
-  python -m benchmarks.publish_runs runs/claims docs/results/claims.tar.xz
+  python -m benchmarks.publish_runs runs/claims docs/results/claims.tar.xz \
+    --archive=claims
 
 The archive has the results of every finished run in the folder, with the files
 whose digests they state, or the error of a run that has diverged. It is sorted
 by name and without times, so that equal runs make equal archives. The line of
 the archive in `SHA256SUMS` beside it is replaced; `sha256sum -c SHA256SUMS`
-checks it. Runs that no claim needs any more are left out with `--claims`, and
-those that an archive of `benchmarks.judge_published` does not have with
-`--archive=NAME`; they are printed.
+checks it. With `--archive=NAME`, runs that this archive of
+`benchmarks.judge_published` does not have are left out, and printed.
 """
 
 import hashlib
@@ -20,15 +20,12 @@ from pathlib import Path
 from absl import app, flags
 
 from benchmarks import judge_published
-from fedreid_jax.apps.papers import planning, rates, runner
-from fedreid_jax.apps.papers.tables.declare import RATES
-from fedreid_jax.apps.papers.tables.index import CLAIMS
+from fedreid_jax.apps.papers import rates, runner
 from fedreid_jax.training.files import recorder, run_files, sealed
 
 FILES = ('results.json', 'queries.npz')
 STATED = (run_files.CONFIG,)  # to which results refer by its digest
 SUMS = 'SHA256SUMS'
-_CLAIMS = flags.DEFINE_bool('claims', False, 'Only runs of claims.')
 _ARCHIVE = flags.DEFINE_enum(
   'archive', None, [*judge_published.ARCHIVES], 'Only runs of this archive.'
 )
@@ -73,20 +70,12 @@ def _has_ended(run: Path) -> bool:
   )
 
 
-def _planned(folder: Path) -> planning.Plan:
-  if _ARCHIVE.value:
-    return judge_published.ARCHIVES[_ARCHIVE.value].plan(folder)
-  return planning.plan(
-    CLAIMS.values(), range(5), folder, (), planning.Grid(RATES)
-  )
-
-
 def main(argv: list[str]) -> None:
   """Writes the archive and its digest."""
   folder, path = Path(argv[1]), Path(argv[2])
   runs = sorted(x for x in folder.iterdir() if _has_ended(x))
-  if _CLAIMS.value or _ARCHIVE.value:
-    found = _planned(folder)
+  if _ARCHIVE.value:
+    found = judge_published.ARCHIVES[_ARCHIVE.value].plan(folder)
     wanted = {cell.workdir.name for cell in found.cells()}
     for run in (x for x in runs if x.name not in wanted):
       print(f'left out: {run.name}')

@@ -244,8 +244,9 @@ def _add(metrics: dict[str, float], found: Mapping[str, Any]) -> None:
 def _own(model: str, targets: Sequence[Target]) -> Sequence[Target]:
   """The tests of a client's model; other models have all.
 
-  They are the target of its domain if there is one, else all targets, and the
-  held-out persons of its domain if there are any, else those of all.
+  They are the target of its domain and the held-out persons of its domain. If
+  its domain is no target, they are all targets, and all held-out persons if its
+  domain has none.
   """
   client = model.removeprefix('client:')
   if client == model:
@@ -253,6 +254,7 @@ def _own(model: str, targets: Sequence[Target]) -> Sequence[Target]:
   domain = client.partition('.')[0]
   tests = [t for t in targets if validation.is_validation(t.name)]
   rest = [t for t in targets if not validation.is_validation(t.name)]
-  own = [t for t in rest if t.name == domain] or rest
-  held = [t for t in tests if t.name == f'{validation.NAME}{domain}'] or tests
-  return [*own, *held]
+  held = [t for t in tests if t.name == f'{validation.NAME}{domain}']
+  if own := [t for t in rest if t.name == domain]:
+    return [*own, *held]
+  return [*rest, *(held or tests)]

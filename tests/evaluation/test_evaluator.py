@@ -230,6 +230,7 @@ def test_an_evaluator_that_is_not_due_does_not_run(parts):
   [
     ('client:ash', 'ash validation:ash'),
     ('client:ash.camera1', 'ash validation:ash'),
+    ('client:oak', 'oak'),
     ('client:birch', 'ash oak validation:birch'),
     ('client:elm', 'ash oak validation:ash validation:birch'),
     ('global', 'ash oak validation:ash validation:birch'),

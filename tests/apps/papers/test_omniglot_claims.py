@@ -72,7 +72,8 @@ def test_all_claims_can_be_planned(folds, tmp_path):
   for claim in found.values():
     assert ':omniglot' in claim.arm.recipe and ':omniglot' in claim.base.recipe
     for side in (claim.arm, claim.base):
-      assert 'trial' not in side.recipe + side.start
+      recipes = side.recipe + side.start
+      assert ':rendered' not in recipes and 'imagenet' not in recipes
   planned = planning.plan(found.values(), (0,), tmp_path)
   for cell in planned.cells():
     assert cell.config.model.pretrained == ''

@@ -27,6 +27,7 @@ SETTING = {
   'synthetic': (
     *('model.pretrained=vit-synthetic', 'optim.lr=0.05'),
     *('local.batch=32', 'local.identities=8'),
+    'evaluation.validation=0.0',
   ),
   'paper': tuple(
     """
