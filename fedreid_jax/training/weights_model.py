@@ -65,9 +65,7 @@ def load(name: str, changes: Sequence[str] = ()) -> WeightsModel:
     IntegrityError: for a file that is absent, damaged, or does not fit its
       network.
   """
-  path = weights.find(name, '--weights')
-  if not path.is_file():
-    raise errors.IntegrityError('no such file', str(path), 'give another path')
+  path = weights.existing(name, '--weights')
   about = weights.card(path)
   if 'model' in about:
     shown = {'name': path.stem} | about

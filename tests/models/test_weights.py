@@ -275,6 +275,8 @@ def test_pickles_and_absent_files_are_refused(tmp_path):
     pytorch.load(tmp_path / 'resnet50.h5', {})
   with pytest.raises(errors.IntegrityError, match='unreadable'):
     pytorch.load(tmp_path / 'absent.safetensors', {})
+  with pytest.raises(errors.IntegrityError, match='no such.*import-weights'):
+    weights.load(str(tmp_path / 'absent.safetensors'), {})
 
 
 @pytest.mark.slow

@@ -66,6 +66,18 @@ def find(name: str, where: str = 'model.pretrained') -> Path:
   return Path(name).expanduser()
 
 
+def existing(name: str, where: str = 'model.pretrained') -> Path:
+  """As `find`, and raises IntegrityError for a file that is absent."""
+  path = find(name, where)
+  if not path.is_file():
+    raise errors.IntegrityError(
+      'unreadable weights: no such file',
+      str(path),
+      "give another path, or make the file with 'fedreid import-weights'",
+    )
+  return path
+
+
 def card(path: Path) -> dict[str, Any]:
   """The card of a file, empty if it has none."""
   try:
@@ -94,7 +106,7 @@ def load(
     ConfigError: for an unknown name.
     IntegrityError: for a file that is absent, damaged or of another network.
   """
-  path = find(name)
+  path = existing(name)
   about = card(path)
   # Files of others have no card; a card without a form is from this package.
   if not about or about.get('form', OWN) != OWN:
