@@ -174,21 +174,23 @@ def test_published_archives_have_their_digests():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', judge_published.ARCHIVES)
-def test_published_runs_have_the_published_effects(name, tmp_path):
-  """A study finds every run of the archive, and chooses the same rates."""
-  one = judge_published.ARCHIVES[name]
-  one.unpack(tmp_path)
-  page = (DOCS / 'results' / f'{one.page}.md').read_text()
-  planned = one.plan(tmp_path)
-  found = {cell.workdir.name for cell in planned.cells()}
-  assert found == {path.name for path in tmp_path.iterdir()}
-  judged = judge_published.judge(one, planned)
-  text = study.write(tmp_path / 'claims', judged)
-  for own in judged:
-    effect, detectable = own.found.texts()
-    row = (
-      f'| {own.base:.1f} | {own.arm:.1f} | {own.rates} | {effect} '
-      f'| {detectable} |'
-    )
-    assert row in page and own.rates in text
+def test_published_runs_have_the_published_effects(tmp_path):
+  """The archives have the planned runs, and the pages rows of no others."""
+  judged = judge_published.write(tmp_path)
+  for one in judge_published.ARCHIVES.values():
+    runs = tmp_path / one.name
+    found = {cell.workdir.name for cell in one.plan(runs).cells()}
+    assert found == {path.name for path in runs.iterdir()}
+  for name, claims in judged.items():
+    page = (DOCS / 'results' / f'{name}.md').read_text()
+    rows = json.loads((tmp_path / f'{name}.json').read_text())
+    text = (tmp_path / f'{name}.md').read_text()
+    for own, row in zip(claims, rows, strict=True):
+      effect, detectable = own.found.texts()
+      published = (
+        f'| {own.base:.1f} | {own.arm:.1f} | {own.rates} | {effect} '
+        f'| {detectable} | {row["verdict"]} | {own.found.seeds} |'
+      )
+      assert published in page and own.rates in text
+    ends = [x for x in page.splitlines() if x.endswith(('| 3 |', '| 5 |'))]
+    assert len(ends) == len(claims)

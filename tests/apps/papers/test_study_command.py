@@ -40,6 +40,13 @@ def test_list_counts_distinct_runs():
     '3 claims, 18 runs with these seeds, and up to 45 runs to choose their '
     'rates'
   )
+  # Two methods, three routes, five rates.
+  flags = ['--claims=rendered_dfh', '--seeds=0,1']
+  code, out, err = commands.launch('study', '--list', *flags)
+  assert (code, err) == (0, '')
+  assert out.splitlines()[-1] == (
+    '1 claim, 12 runs with these seeds, and up to 30 runs to choose their rates'
+  )
 
 
 @pytest.mark.slow
