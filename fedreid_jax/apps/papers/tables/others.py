@@ -6,7 +6,7 @@ data. Their trials are those of DFH: the same routes and weights.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fedreid_jax.apps.papers.tables.declare import (
   ALL,
@@ -14,6 +14,7 @@ from fedreid_jax.apps.papers.tables.declare import (
   Arm,
   Claim,
   NearClaim,
+  Route,
   Row,
   SideClaim,
   Table,
@@ -30,6 +31,12 @@ FULL = Arm('fedpav:rendered')
 FULL_VIT = Arm(f'{FULL.recipe},model.name=vit,model.pretrained=vit-synthetic')
 PARTS = 'vit.part_prompts=(2,2,2,4)'
 TUNED = f'{PARTS},model.trained=.*prompt'
+# Few parameters and small batches, because both need less noise.
+PRIVATE = Arm(
+  'dpsgd:rendered,data.source=synthetic,local.identities=6,local.batch=24,'
+  'dpsgd.trainable=params/(backbone/bn|neck|classifier),privacy.secret=seed'
+)
+CLIPPED = 'dpsgd.epsilon=0.0,dpsgd.noise=0.0'
 
 
 # Cameras without labels that adapt the model of a source. All rows have the
@@ -102,8 +109,9 @@ def _claim(
   arm: Arm,
   base: Arm = BASE,
   make: Callable[..., Claim] = Claim,
+  routes: Sequence[Route] = ROUTES,
 ) -> Claim:
-  return make(name, source, text, NO_FIGURE, arm, base, ROUTES)
+  return make(name, source, text, NO_FIGURE, arm, base, routes)
 
 
 def _tuned(
@@ -118,6 +126,14 @@ def _tuned(
     )
     for name, subject, changes in ways
   ]
+
+
+def _private(epsilon: int) -> Claim:
+  arm = _changed(PRIVATE, f'dpsgd.epsilon={epsilon}.0')
+  text = f'Epsilon {epsilon} is near training without noise.'
+  base = _changed(PRIVATE, CLIPPED)
+  given = f'private_{epsilon}', 'DP-SGD', text
+  return _claim(*given, arm, base, NearClaim, ROUTES[:1])
 
 
 CLAIMS = (
@@ -160,6 +176,7 @@ CLAIMS = (
     Arm('fedpav:imagenet,model.pretrained=mobilenet_v2-synthetic'),
     *(Arm('fedpav:imagenet'), SideClaim),
   ),
+  *(_private(epsilon) for epsilon in (8, 1)),
   _claim(
     *('target_moments', 'AdaBN'),
     'Moments of the gallery improve FedPav.',

@@ -1,0 +1,288 @@
+r"""Trains and audits the runs of docs/results/privacy.md.
+
+  python -m benchmarks.published_audits runs/audits
+  python -m benchmarks.published_audits runs/published/audits --published
+
+The first command trains every run, audits it, and continues where it was
+stopped; `--pack` then writes docs/results/audits.tar.xz. With `--published` the
+audits of this archive are unpacked into the folder, and nothing is trained.
+Both write the tables of the page into `FOLDER.md`. They need
+fedreid_jax[privacy,viz].
+"""
+
+import concurrent.futures
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import app, flags
+
+from benchmarks import publish_runs
+from benchmarks.judge_published import RESULTS
+from fedreid_jax.training.files import recorder, run_files
+
+ARCHIVE = RESULTS / 'audits.tar.xz'
+INVALID = 4  # exit code of an audit whose control failed
+WORKERS = 2
+
+# Recipes by name of the run.
+_SMALL = 'data.height=32,data.width=16,rounds=15,local.steps=20'
+_MEMBERS_OF = f'fedpav:synthetic,{_SMALL},model.features=(16,32,64)'
+_STUDY = 'privacy.secret=seed'
+_RENDERED = 'dfh:rendered,evaluation.validation=0,rounds=20'
+RUNS = {
+  'rendered': _RENDERED,
+  'rendered_judge': f'{_RENDERED},seed=1',
+  'dfh': 'dfh:synthetic',
+  'dfh_judge': 'dfh:synthetic,seed=1',
+  'dfh_few': 'dfh:synthetic,data.identities=12',
+  'smoke': 'dfh:smoke',
+  'members': f'{_MEMBERS_OF},data.identities=48',
+  'members_few': f'{_MEMBERS_OF},data.identities=12',
+  'members_dpsgd': f'dpsgd:synthetic,{_SMALL},data.identities=48,{_STUDY}',
+  'dpsgd': f'dpsgd:synthetic,{_STUDY}',
+  'dp_fedavg': f'dp_fedavg:synthetic,{_STUDY}',
+}
+
+
+class Audit(NamedTuple):
+  """An audit of a run."""
+
+  name: str  # of its file
+  run: str
+  flags: tuple[str, ...]  # '{NAME}' is the work directory of a run
+  command: str = 'audit'
+  written: str = ''  # by the command
+
+  def file(self, folder: Path) -> Path:
+    """The figures of the audit."""
+    return folder / self.run / f'{self.name}.json'
+
+
+def _inverted(name: str, written: str, *given: str) -> Audit:
+  judged = '--judge={rendered_judge}', '--steps=300,150'
+  return Audit(name, 'rendered', (*judged, *given), 'invert', written)
+
+
+def _audited(name: str, run: str, attack: str, *given: str) -> Audit:
+  given = f'--attack={attack}', *given
+  return Audit(name, run, given, written=f'audit-{attack}')
+
+
+_STRANGERS = (
+  '--set=data.targets=("plaza","campus","station")',
+  '--set=data.target_identities=700',
+  *('--set=data.target_shots=4', '--set=data.allow_overlap=True'),
+)
+_FEATURES = _inverted(
+  *('identities', 'inversion', '--source=plaza', '--identities=48', '--scale=0')
+)
+_STATISTICS = _inverted(
+  *('statistics', 'inversion-dfs', '--attack=dfs', '--identities=40')
+)
+_TRACES = (
+  _audited('trace', 'dfh', 'trace', *_STRANGERS),
+  _audited('trace', 'dfh_few', 'trace', *_STRANGERS),
+)
+_GRADIENTS = (
+  _audited('gradient', 'dfh', 'gradient', '--images=8', '--judge={dfh_judge}'),
+  *(
+    _audited(
+      *(f'gradient_{noise}', 'smoke', 'gradient', '--images=8', '--starts=2'),
+      f'--noise={noise}',
+    )
+    for noise in ('0', '0.01', '0.1')
+  ),
+)
+_MEMBERS = tuple(
+  _audited('member', run, 'member')
+  for run in ('members_few', 'members', 'members_dpsgd')
+)
+_CANARIES = tuple(
+  _audited(f'canary_{seed}', run, 'canary', f'--seed={seed}')
+  for run, seeds in (('dpsgd', range(3)), ('dp_fedavg', range(5)))
+  for seed in seeds
+)
+AUDITS = (
+  *(_FEATURES, _STATISTICS),
+  *(*_TRACES, *_GRADIENTS, *_MEMBERS, *_CANARIES),
+)
+
+_PUBLISHED = flags.DEFINE_bool('published', False, 'Use the published audits.')
+_PACK = flags.DEFINE_bool('pack', False, 'Write the archive.')
+
+
+def train(name: str, folder: Path) -> None:
+  """Trains a run, or continues it."""
+  if not (folder / name / 'results.json').is_file():
+    _fedreid(folder, 'train', RUNS[name], f'--workdir={{{name}}}')
+
+
+def audit(of_run: Sequence[Audit], folder: Path) -> None:
+  """Performs the audits of a run one after another: they share a file."""
+  for one in of_run:
+    if not one.file(folder).is_file():
+      workdir = f'--workdir={{{one.run}}}'
+      _fedreid(folder, one.command, workdir, *one.flags)
+      (folder / one.run / f'{one.written}.json').rename(one.file(folder))
+
+
+def _fedreid(folder: Path, *words: str) -> None:
+  """Runs a command, whose text is added to a file."""
+  paths = {name: folder / name for name in RUNS}
+  # Recipes and changes have no braces.
+  given = [word.format_map(paths) for word in words]
+  print(' '.join(['fedreid', *given]), flush=True)
+  with (folder / f'{Path(given[-1]).name}.log').open('a') as log:
+    command = [sys.executable, '-m', 'launchers.main', *given]
+    code = subprocess.run(command, stdout=log, stderr=log, check=False)
+  if code.returncode not in (0, INVALID):
+    raise SystemExit(f'exit code {code.returncode} of {" ".join(given)}')
+
+
+def read(one: Audit, folder: Path) -> dict[str, Any]:
+  """The figures of an audit.
+
+  Raises:
+    SystemExit: if its figures mean nothing, because a control failed.
+  """
+  found = recorder.read_object(one.file(folder))
+  if not found['valid']:
+    raise SystemExit(f'{one.file(folder)} is not valid: {found["failed"]}')
+  return found
+
+
+def pack(folder: Path) -> None:
+  """Writes the configurations, the results and the audits of all runs."""
+  kept = (run_files.CONFIG, recorder.RESULTS)
+  named = {f'{one.run}/{one.name}.json' for one in AUDITS}
+  named |= {f'{run}/{file}' for run in RUNS for file in kept}
+  with tarfile.open(ARCHIVE, 'w:xz') as archive:
+    for name in sorted(named):
+      archive.add(folder / name, name, filter=_anonymous)
+  publish_runs.record(ARCHIVE)
+
+
+def _anonymous(file: tarfile.TarInfo) -> tarfile.TarInfo:
+  """The same file without its time and its owner."""
+  plain = tarfile.TarInfo(file.name)
+  plain.size = file.size
+  return plain
+
+
+def tables(folder: Path) -> str:
+  """The tables of the page."""
+  found = {(one.run, one.name): read(one, folder) for one in AUDITS}
+  parts = (
+    _inversions(found['rendered', 'identities'], 'person'),
+    _inversions(found['rendered', 'statistics'], 'domain'),
+    _detected(found, _TRACES, 'mean of a client'),
+    _gradients(found),
+    _detected(found, _MEMBERS, 'attacker'),
+    _bounds(found),
+  )
+  return '\n'.join(parts)
+
+
+def _table(*rows: Sequence[str]) -> str:
+  head, *others = rows
+  lines = [f'| {" | ".join(row)} |' for row in others]
+  first = f'| {" | ".join(head)} |\n|{"---|" * len(head)}'
+  return '\n'.join([first, *lines, ''])
+
+
+def _between(value: float, bounds: Sequence[float], digits: int) -> str:
+  low, high = bounds
+  return f'{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]'
+
+
+def _inversions(found: dict[str, Any], asked: str) -> str:
+  (question,) = found['rank1']
+  bounds = found['intervals'][question]
+  rows = [
+    (
+      name,
+      _between(share, bounds[name], 1) if name in bounds else f'{share:.1f}',
+    )
+    for name, share in found['rank1'][question].items()
+  ]
+  return _table(('attacked', f'right {asked}, %'), *rows)
+
+
+def _detected(found, audits: Sequence[Audit], of: str) -> str:
+  each = [found[one.run, one.name]['found'] for one in audits]
+  rows = [
+    [
+      case,
+      *(_between(x[case]['auc'], x[case]['auc_interval'], 3) for x in each),
+    ]
+    for case in each[0]
+  ]
+  return _table((of, *(f'AUC, {one.run}' for one in audits)), *rows)
+
+
+def _gradients(found) -> str:
+  rows = []
+  for one in _GRADIENTS:
+    own = found[one.run, one.name]
+    persons = own['persons']
+    bounds = [100 * x for x in persons['interval']]
+    rows.append(
+      (
+        *(one.run, f'{own["sent"]["noise"]:g}'),
+        _between(own['gain'], own['interval'], 1),
+        _between(100 * persons['rank1'], bounds, 1),
+        f'{100 * persons["real"]:.1f}',
+        f'{100 * persons["chance"]:.1f}',
+        f'{own["positive" if own["noisy"] is None else "noisy"]:.1f}',
+        f'{own["negative"]:.1f}',
+      )
+    )
+  head = (
+    *('run', 'noise', 'PSNR above grey, dB', 'right person at rank 1, %'),
+    *('real images, %', 'chance, %', 'positive, dB', 'negative, dB'),
+  )
+  return _table(head, *rows)
+
+
+def _bounds(found) -> str:
+  rows = []
+  for run in ('dpsgd', 'dp_fedavg'):
+    own = [found[one.run, one.name] for one in _CANARIES if one.run == run]
+    several = [
+      ', '.join(f'{x:.2f}' for x in values)
+      for values in (
+        [x['bound']['epsilon'] for x in own],
+        [x['positive']['epsilon'] for x in own],
+      )
+    ]
+    largest, claimed = own[0]['largest'], own[0]['claimed']
+    rows.append((run, f'{claimed:g}', *several, f'{largest:.2f}'))
+  head = 'run', 'claim', 'lower bound', 'without noise', 'largest bound'
+  return _table(head, *rows)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Trains and audits, or unpacks, and writes the tables."""
+  folder = Path(argv[1]).absolute()
+  folder.mkdir(parents=True, exist_ok=True)
+  if _PUBLISHED.value:
+    with tarfile.open(ARCHIVE) as archive:
+      archive.extractall(folder, filter='data')
+  else:
+    by_run = [[x for x in AUDITS if x.run == run] for run in RUNS]
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+      list(pool.map(lambda run: train(run, folder), RUNS))
+      list(pool.map(lambda audits: audit(audits, folder), by_run))
+  if _PACK.value:
+    pack(folder)
+  text = tables(folder)
+  folder.with_suffix('.md').write_text(text)
+  print(text)
+
+
+if __name__ == '__main__':
+  app.run(main, argv=sys.argv)
