@@ -20,6 +20,8 @@ import numpy as np
 from absl import app
 from rich import console, table
 
+from fedreid_jax.core import model_names
+
 METRICS = ('mAP', 'mINP', 'rank1', 'rank5', 'rank10')
 FACTS = ('run', 'sources', 'target', 'model', 'kind', 'rounds')
 
@@ -33,7 +35,9 @@ def rows_of(entries: list[Entry]) -> Iterable[tuple[tuple[str, ...], Entry]]:
     entries: `summary` of results.json.
   """
   domains = {
-    e['target'] for e in entries if e['model'] == f'client:{e["target"]}'
+    e['target']
+    for e in entries
+    if e['model'] == model_names.of_client(e['target'])
   }
   means = defaultdict(list)
   for entry in entries:
@@ -42,7 +46,7 @@ def rows_of(entries: list[Entry]) -> Iterable[tuple[tuple[str, ...], Entry]]:
     # Best rounds differ between seeds.
     shown = rounds if kind == 'last' else ''
     yield (target, model, kind, shown), entry['metrics']
-    if target in domains and model in ('global', f'client:{target}'):
+    if target in domains and model in ('global', model_names.of_client(target)):
       family = 'global' if model == 'global' else 'own'
       means[f'mean over {len(domains)}', family, kind, shown].append(
         entry['metrics']

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedreid_jax import errors
-from fedreid_jax.core import plugins, types
+from fedreid_jax.core import model_names, plugins, types
 from fedreid_jax.data import validation
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import evaluators, features, target_stats
@@ -248,8 +248,8 @@ def _own(model: str, targets: Sequence[Target]) -> Sequence[Target]:
   its domain is no target, they are all targets, and all held-out persons if its
   domain has none.
   """
-  client = model.removeprefix('client:')
-  if client == model:
+  client = model_names.client(model)
+  if not client:
     return targets
   domain = client.partition('.')[0]
   tests = [t for t in targets if validation.is_validation(t.name)]

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Float, Int, Num, UInt8
 
 from fedreid_jax import errors
-from fedreid_jax.core import types
+from fedreid_jax.core import model_names, types
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.data import tracklets
 from fedreid_jax.data.federation import Target
@@ -170,7 +170,7 @@ def ensembles(
   """
   if not kinds:
     return {}
-  members = [m for name, m in models.items() if name.startswith('client:')]
+  members = [m for name, m in models.items() if model_names.client(name)]
   if len(members) < 2:
     raise errors.ConfigError(
       f'an ensemble of the models of {errors.counted(len(members), "client")}',

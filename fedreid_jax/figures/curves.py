@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.core import model_names
 from fedreid_jax.figures import canvas
 
 SHOWN = {'mAP': 'mAP', 'rank1': 'rank-1', 'accuracy': 'accuracy'}
@@ -20,7 +21,7 @@ def over_rounds(evaluation: Sequence[dict[str, Any]], metric: str) -> Curve:
 
   Personal models count only if the server has no model.
   """
-  served = [e for e in evaluation if not e['model'].startswith('client:')]
+  served = [e for e in evaluation if not model_names.client(e['model'])]
   values: dict[int, list[float]] = {}
   for entry in served or evaluation:
     if metric in entry['metrics']:

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from fedreid_jax import errors
 from fedreid_jax.config.configuration import Config
-from fedreid_jax.core import trees, types
+from fedreid_jax.core import model_names, trees, types
 from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.round import placement
@@ -30,7 +30,7 @@ def joined(
   Those of clients are read on demand: all of them may not fit in memory. The
   keys of `own` are canonical indices of clients.
   """
-  index = {f'client:{names[k]}': k for k in own}
+  index = {model_names.of_client(names[k]): k for k in own}
 
   def read(name: str) -> types.Flat:
     return own[index[name]] if name in index else server[name]
@@ -58,7 +58,7 @@ def of(
   # identity scores depend on them.
   own = personal[min(personal)] if personal else {}
   return {
-    f'cluster:{group}' if several else 'global': {
+    model_names.of_cluster(group) if several else model_names.GLOBAL: {
       n: leaf[group] for n, leaf in shared.items()
     }
     | own

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.core import trees
+from fedreid_jax.core import model_names, trees
 from fedreid_jax.core.types import ClientData, Flat
 from fedreid_jax.evaluation.evaluator import Models, Source
 from fedreid_jax.method import batch_stats
@@ -67,7 +67,7 @@ def make(
   and `down`, as 'batch_stats'.
   """
   num = len(names)
-  own = {f'client:{name}' for name in names}
+  client_models = [*map(model_names.of_client, names)]
 
   def measure(
     models: Flat, received: int, own_of: Callable[[np.ndarray], Flat] | None
@@ -86,9 +86,7 @@ def make(
 
   def one(name: str, variables: Flat) -> list[Layers]:
     whole = {n: np.asarray(x)[None] for n, x in variables.items()}
-    group = None
-    if name.startswith('cluster:'):
-      group = int(name.removeprefix('cluster:'))
+    group = model_names.group(name)
     return [
       batch_stats.pool(
         layers
@@ -110,21 +108,21 @@ def make(
         n: np.zeros((len(members), *x.shape), x.dtype) for n, x in some.items()
       }
       for row, k in enumerate(members):
-        for leaf, value in models.get(f'client:{names[k]}', {}).items():
+        for leaf, value in models.get(client_models[k], {}).items():
           rows[leaf][row] = value
       return rows
 
     found: dict[str, list[Layers]] = {name: [] for name in chosen}
     for parts in measure({}, trees.num_bytes(some), own_of):
       for k, layers in enumerate(parts):
-        if (name := f'client:{names[k]}') in found:
+        if (name := client_models[k]) in found:
           found[name].append(layers)
     return found
 
   def source(models: Models) -> tuple[Models, ...]:
-    mine = [name for name in models if name in own]
+    mine = [name for name in models if model_names.client(name)]
     found = personal(models, mine) if mine else {}
-    found |= {n: one(n, models[n]) for n in models if n not in own}
+    found |= {n: one(n, models[n]) for n in models if n not in found}
 
     def of_images(kind: int) -> Models:
       def read(name: str) -> Flat:

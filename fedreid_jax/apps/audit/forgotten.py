@@ -35,6 +35,7 @@ from jaxtyping import Float
 from fedreid_jax import errors
 from fedreid_jax.apps.audit import detection, shadow, trace
 from fedreid_jax.apps.audit.departed import Group
+from fedreid_jax.core import model_names
 from fedreid_jax.training import loaded_run
 from fedreid_jax.training.loaded_run import LoadedRun
 
@@ -113,7 +114,7 @@ def check(asked: Sequence[Group], run: LoadedRun) -> None:
 
 
 def _check_membership(run: LoadedRun) -> None:
-  if run.name != 'global':
+  if run.name != model_names.GLOBAL:
     raise errors.ConfigError(
       f'{run.config.name} has no single model of the server',
       '--judge',

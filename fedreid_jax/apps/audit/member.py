@@ -37,6 +37,7 @@ from fedreid_jax import errors
 from fedreid_jax.apps.audit import detection, shadow
 from fedreid_jax.apps.audit.detection import Detection
 from fedreid_jax.apps.audit.shadow import CASES, Persons
+from fedreid_jax.core import model_names
 from fedreid_jax.method.component import Component
 from fedreid_jax.models import convnet, reid
 from fedreid_jax.training.loaded_run import LoadedRun
@@ -194,7 +195,7 @@ def attack_memory(
 
   def features(name: str, images: np.ndarray, _: np.ndarray) -> np.ndarray:
     pixels = (jnp.asarray(images, jnp.float32) / 255 - 0.5) / 0.25
-    return np.asarray(embed(models[f'client:{name}'], pixels))
+    return np.asarray(embed(models[model_names.of_client(name)], pixels))
 
   values = np.asarray(
     [

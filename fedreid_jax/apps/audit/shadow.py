@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from fedreid_jax import errors
 from fedreid_jax.config.configuration import Config
+from fedreid_jax.core import model_names
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
 from fedreid_jax.training import build, loaded_run, loop
@@ -163,7 +164,7 @@ def check(run: LoadedRun) -> None:
   config = run.config
   for wrong, what, field, fix in (
     (
-      run.name != 'global',
+      run.name != model_names.GLOBAL,
       f'{config.name} has no single model of the server',
       '--attack',
       'give a run with one global model',

@@ -13,6 +13,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import effects
 from fedreid_jax.apps.papers.cells import Cell, results_in
+from fedreid_jax.core import model_names
 from fedreid_jax.training.files import atomic
 
 # Metrics with a difference to the baseline.
@@ -101,7 +102,7 @@ def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
   for line in lines:
     # A baseline of clients that train alone has no global model: a federated
     # model is compared with the client whose data set is the target.
-    own = f'client:{line.target}'
+    own = model_names.of_client(line.target)
     # Results of best rounds are compared with best rounds if the baseline has
     # them.
     kind = 'last' if line.kind == 'last' else 'own_best'

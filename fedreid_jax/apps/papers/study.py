@@ -12,6 +12,7 @@ import numpy as np
 from fedreid_jax.apps.papers import effects, figures, rates, report
 from fedreid_jax.apps.papers.planning import Plan, Search, Trial, ended
 from fedreid_jax.apps.papers.tables.declare import Claim, Models
+from fedreid_jax.core import model_names
 from fedreid_jax.data import validation
 from fedreid_jax.training.files import recorder, run_files
 
@@ -64,7 +65,7 @@ def precision(workdir: Path, models: Models) -> Precision:
   }
   if models in ('global', 'concat', 'average'):
     return joined[models]
-  clients = [own for m, own in joined.items() if m.startswith('client:')]
+  clients = [own for m, own in joined.items() if model_names.client(m)]
   if not clients:
     raise KeyError(models)
   if models == 'best_client':

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.core import model_names
 from fedreid_jax.training import callbacks
 
 # Suffixes of metrics that have no column in tables.
@@ -61,7 +62,7 @@ def few(entries: Sequence[Entry]) -> list[dict[str, Any]]:
   """
   groups: dict[tuple[Any, str], list[Entry]] = {}
   for entry in entries:
-    if entry['model'].startswith('client:'):
+    if model_names.client(entry['model']):
       kind = entry['model'].partition(', ')[2]
       # The best rounds of clients differ.
       key = '' if kind else entry.get('round', 0), kind

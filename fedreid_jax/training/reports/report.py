@@ -33,7 +33,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.config import load
 from fedreid_jax.config.configuration import Config
-from fedreid_jax.core import types
+from fedreid_jax.core import model_names, types
 from fedreid_jax.data import validation
 from fedreid_jax.round import compose
 from fedreid_jax.training import build, earlier_data, starts, whole_network
@@ -309,7 +309,7 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
   last = max(e['round'] for e in after)
   found = _mean_over(after, [last], 'last', '')
   served = [e for e in after if not _is_own(e)]
-  one = [e for e in after if e['model'] == 'global']
+  one = [e for e in after if e['model'] == model_names.GLOBAL]
   for kind, number, models in (('best_three', 3, one), ('best', 1, served)):
     if models:
       best = _best_rounds(served, number)
@@ -354,7 +354,7 @@ def _judges(entries: list[Entry]) -> list[Entry]:
 
 
 def _is_own(entry: Entry) -> bool:
-  return entry['model'].startswith('client:')
+  return bool(model_names.client(entry['model']))
 
 
 def _best_of_clients(entries: list[Entry]) -> list[Entry]:

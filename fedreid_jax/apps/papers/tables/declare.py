@@ -15,6 +15,7 @@ from fedreid_jax import errors
 from fedreid_jax.apps.papers import grid
 from fedreid_jax.apps.papers.report import Line
 from fedreid_jax.config import parsing, recipes, validation
+from fedreid_jax.core import model_names
 
 PRESETS = ('synthetic', 'smoke', 'paper')
 ALL = 'all'  # key of the changes that apply to every preset
@@ -246,7 +247,7 @@ def _kind(row: Row, table: Table) -> str:
 
 def _is_of(row: Row, line: Line) -> bool:
   if row.model == 'local':
-    return line.model == f'client:{line.target}'
+    return line.model == model_names.of_client(line.target)
   return line.model.partition(':')[0] == row.model
 
 
