@@ -25,6 +25,7 @@ from benchmarks.judge_published import RESULTS
 from fedreid_jax.training.files import recorder, run_files
 
 ARCHIVE = RESULTS / 'audits.tar.xz'
+PROGRAM = 'fedreid_jax.cli.program'
 INVALID = 4  # exit code of an audit whose control failed
 WORKERS = 2
 
@@ -118,7 +119,7 @@ _PACK = flags.DEFINE_bool('pack', False, 'Write the archive.')
 def train(name: str, folder: Path) -> None:
   """Trains a run, or continues it."""
   if not (folder / name / 'results.json').is_file():
-    _fedreid(folder, 'train', RUNS[name], f'--workdir={{{name}}}')
+    _fedreid(folder, name, 'train', RUNS[name], f'--workdir={{{name}}}')
 
 
 def audit(of_run: Sequence[Audit], folder: Path) -> None:
@@ -126,18 +127,18 @@ def audit(of_run: Sequence[Audit], folder: Path) -> None:
   for one in of_run:
     if not one.file(folder).is_file():
       workdir = f'--workdir={{{one.run}}}'
-      _fedreid(folder, one.command, workdir, *one.flags)
+      _fedreid(folder, one.run, one.command, workdir, *one.flags)
       (folder / one.run / f'{one.written}.json').rename(one.file(folder))
 
 
-def _fedreid(folder: Path, *words: str) -> None:
-  """Runs a command, whose text is added to a file."""
+def _fedreid(folder: Path, run: str, *words: str) -> None:
+  """Runs a command on a run, and adds its text to `RUN.log`."""
   paths = {name: folder / name for name in RUNS}
   # Recipes and changes have no braces.
   given = [word.format_map(paths) for word in words]
   print(' '.join(['fedreid', *given]), flush=True)
-  with (folder / f'{Path(given[-1]).name}.log').open('a') as log:
-    command = [sys.executable, '-m', 'launchers.main', *given]
+  with (folder / f'{run}.log').open('a') as log:
+    command = [sys.executable, '-m', PROGRAM, *given]
     code = subprocess.run(command, stdout=log, stderr=log, check=False)
   if code.returncode not in (0, INVALID):
     raise SystemExit(f'exit code {code.returncode} of {" ".join(given)}')
