@@ -3,8 +3,8 @@
   python -m benchmarks.judge_published runs/published
 
 Unpacks the archives in docs/results/ into the folder, and writes the tables and
-pictures of its pages there. By page, `unseen` and `claims`, these are
-`PAGE.md`, `PAGE.json`, `PAGE_targets.md` and `PAGE.png`, for `unseen` also
+pictures of its pages there. By page, `unseen`, `claims` and `privacy`, these
+are `PAGE.md`, `PAGE.json`, `PAGE_targets.md` and `PAGE.png`, for `unseen` also
 `unseen_benchmark.png`, and by archive `ARCHIVE_rates.md` and
 `ARCHIVE_equal.md`. Nothing is trained. The verdicts have Holm's correction for
 all claims of a paper.
@@ -73,6 +73,33 @@ _ARCHIVES = (
       for x in ('snr', 'mixstyle', 'crossstyle', 'ccst', 'fedsr')
     ),
     rates=FEW_RATES,
+    seeds=3,
+  ),
+  Archive(
+    name='dacs',
+    page='unseen',
+    claims=('imagenet_dacs',),
+    # DACS chose the smallest of the few rates on every route.
+    rates=('0.005', *FEW_RATES),
+    seeds=3,
+  ),
+  Archive(
+    name='imagenet_dfh',
+    page='unseen',
+    claims=('imagenet_dfh',),
+    # DFH diverges at the few rates.
+    rates=('0.0001', '0.0003', '0.001', *FEW_RATES),
+    seeds=3,
+  ),
+  Archive(
+    name='private',
+    page='privacy',
+    claims=(
+      *('private_8', 'private_1'),
+      *('first_world_private_8', 'first_world_private_1'),
+    ),
+    # The best rates depend on epsilon. The grid began as 0.0005 to 0.5.
+    rates=('0.0001', '0.0005', '0.002', '0.01', '0.1', '0.5', '2.0'),
     seeds=3,
   ),
   Archive(
