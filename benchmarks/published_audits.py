@@ -14,7 +14,7 @@ import concurrent.futures
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +47,22 @@ RUNS = {
   'dpsgd': f'dpsgd:synthetic,{_STUDY}',
   'dp_fedavg': f'dp_fedavg:synthetic,{_STUDY}',
 }
+
+
+# What the tables call the attempts of audits.
+LABELS = {
+  'identity means': 'mean features of persons',
+  'DFS': 'statistics that DFH sends',
+  'real feature': 'positive control: features of real images',
+  'permuted DFS': 'negative control: their values in random order',
+  'noise': 'negative control: noise',
+  'real': 'real images',
+  'sent': 'the mean as the client sent it',
+  'same images': 'attacker with the same images',
+  'other images': 'attacker with other images of the person',
+}
+
+Found = Mapping[tuple[str, str], dict[str, Any]]  # by run and audit
 
 
 class Audit(NamedTuple):
@@ -180,9 +196,15 @@ def tables(folder: Path) -> str:
   parts = (
     _inversions(found['rendered', 'identities'], 'person'),
     _inversions(found['rendered', 'statistics'], 'domain'),
-    _detected(found, _TRACES, 'mean of a client'),
+    _detected(
+      *(found, _TRACES, 'mean of a client'),
+      ('48 persons a client', '12 persons a client'),
+    ),
     _gradients(found),
-    _detected(found, _MEMBERS, 'attacker'),
+    _detected(
+      *(found, _MEMBERS, 'attacker'),
+      ('36 persons', '144 persons', 'DP-SGD, epsilon 8, 144 persons'),
+    ),
     _bounds(found),
   )
   return '\n'.join(parts)
@@ -195,37 +217,42 @@ def _table(*rows: Sequence[str]) -> str:
   return '\n'.join([first, *lines, ''])
 
 
+def _label(name: str) -> str:
+  return LABELS.get(name, name)
+
+
 def _between(value: float, bounds: Sequence[float], digits: int) -> str:
   low, high = bounds
   return f'{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]'
 
 
-def _inversions(found: dict[str, Any], asked: str) -> str:
-  (question,) = found['rank1']
+def _inversions(found: dict[str, Any], question: str) -> str:
   bounds = found['intervals'][question]
   rows = [
     (
-      name,
+      _label(name),
       _between(share, bounds[name], 1) if name in bounds else f'{share:.1f}',
     )
     for name, share in found['rank1'][question].items()
   ]
-  return _table(('attacked', f'right {asked}, %'), *rows)
+  return _table(('attacked', f'right {question}, %'), *rows)
 
 
-def _detected(found, audits: Sequence[Audit], of: str) -> str:
+def _detected(
+  found: Found, audits: Sequence[Audit], of: str, columns: Sequence[str]
+) -> str:
   each = [found[one.run, one.name]['found'] for one in audits]
   rows = [
     [
-      case,
+      _label(case),
       *(_between(x[case]['auc'], x[case]['auc_interval'], 3) for x in each),
     ]
     for case in each[0]
   ]
-  return _table((of, *(f'AUC, {one.run}' for one in audits)), *rows)
+  return _table((of, *(f'AUC, {column}' for column in columns)), *rows)
 
 
-def _gradients(found) -> str:
+def _gradients(found: Found) -> str:
   rows = []
   for one in _GRADIENTS:
     own = found[one.run, one.name]
@@ -233,7 +260,7 @@ def _gradients(found) -> str:
     bounds = [100 * x for x in persons['interval']]
     rows.append(
       (
-        *(one.run, f'{own["sent"]["noise"]:g}'),
+        *(f'`{RUNS[one.run]}`', f'{own["sent"]["noise"]:g}'),
         _between(own['gain'], own['interval'], 1),
         _between(100 * persons['rank1'], bounds, 1),
         f'{100 * persons["real"]:.1f}',
@@ -249,7 +276,7 @@ def _gradients(found) -> str:
   return _table(head, *rows)
 
 
-def _bounds(found) -> str:
+def _bounds(found: Found) -> str:
   rows = []
   for run in ('dpsgd', 'dp_fedavg'):
     own = [found[one.run, one.name] for one in _CANARIES if one.run == run]
@@ -261,7 +288,7 @@ def _bounds(found) -> str:
       )
     ]
     largest, claimed = own[0]['largest'], own[0]['claimed']
-    rows.append((run, f'{claimed:g}', *several, f'{largest:.2f}'))
+    rows.append((f'`{RUNS[run]}`', f'{claimed:g}', *several, f'{largest:.2f}'))
   head = 'run', 'claim', 'lower bound', 'without noise', 'largest bound'
   return _table(head, *rows)
 
