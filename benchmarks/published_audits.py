@@ -11,6 +11,7 @@ fedreid_jax[privacy,viz].
 """
 
 import concurrent.futures
+import json
 import subprocess
 import sys
 import tarfile
@@ -22,7 +23,7 @@ from absl import app, flags
 
 from benchmarks import publish_runs
 from benchmarks.judge_published import RESULTS
-from fedreid_jax.training.files import recorder, run_files
+from fedreid_jax.training.files import recorder, run_files, sealed
 
 ARCHIVE = RESULTS / 'audits.tar.xz'
 PROGRAM = 'fedreid_jax.cli.program'
@@ -173,7 +174,15 @@ def read(one: Audit, folder: Path) -> dict[str, Any]:
 
 
 def pack(folder: Path) -> None:
-  """Writes the configurations, the results and the audits of all runs."""
+  """Writes the configurations, the results and the audits of all runs.
+
+  Names of other runs in an audit are relative to the folder.
+  """
+  for path in (one.file(folder) for one in AUDITS):
+    described = path.read_text().replace(f'{folder}/', '')
+    entries = json.loads(described)
+    entries.pop(sealed.DIGEST)
+    recorder.write_sealed(path, entries)
   kept = (run_files.CONFIG, recorder.RESULTS)
   named = {f'{one.run}/{one.name}.json' for one in AUDITS}
   named |= {f'{run}/{file}' for run in RUNS for file in kept}
