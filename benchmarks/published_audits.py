@@ -23,6 +23,7 @@ from absl import app, flags
 
 from benchmarks import publish_runs
 from benchmarks.judge_published import RESULTS
+from fedreid_jax.apps.audit import member, trace
 from fedreid_jax.training.files import recorder, run_files, sealed
 
 ARCHIVE = RESULTS / 'audits.tar.xz'
@@ -50,17 +51,20 @@ RUNS = {
 }
 
 
-# What the tables call the attempts of audits.
+# What the tables call the attempts of audits, in their order.
 LABELS = {
   'identity means': 'mean features of persons',
   'DFS': 'statistics that DFH sends',
-  'real feature': 'positive control: features of real images',
-  'permuted DFS': 'negative control: their values in random order',
-  'noise': 'negative control: noise',
-  'real': 'real images',
   'sent': 'the mean as the client sent it',
-  'same images': 'attacker with the same images',
   'other images': 'attacker with other images of the person',
+  'same images': 'attacker with the same images',
+  'real feature': 'positive control: features of real images',
+  'real': 'real images',
+  'permuted DFS': 'negative control: the statistics in random order',
+  'noise': 'negative control: noise',
+  trace.NEGATIVE: trace.NEGATIVE,
+  member.NEGATIVE: member.NEGATIVE,
+  'chance': 'chance',
 }
 
 Found = Mapping[tuple[str, str], dict[str, Any]]  # by run and audit
@@ -192,6 +196,12 @@ def pack(folder: Path) -> None:
   publish_runs.record(ARCHIVE)
 
 
+def unpack(folder: Path) -> None:
+  """Writes the published audits into a folder."""
+  with tarfile.open(ARCHIVE) as archive:
+    archive.extractall(folder, filter='data')
+
+
 def _anonymous(file: tarfile.TarInfo) -> tarfile.TarInfo:
   """The same file without its time and its owner."""
   plain = tarfile.TarInfo(file.name)
@@ -226,23 +236,22 @@ def _table(*rows: Sequence[str]) -> str:
   return '\n'.join([first, *lines, ''])
 
 
-def _label(name: str) -> str:
-  return LABELS.get(name, name)
-
-
 def _between(value: float, bounds: Sequence[float], digits: int) -> str:
   low, high = bounds
   return f'{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]'
 
 
 def _inversions(found: dict[str, Any], question: str) -> str:
-  bounds = found['intervals'][question]
+  share, bounds = found['rank1'][question], found['intervals'][question]
   rows = [
     (
-      _label(name),
-      _between(share, bounds[name], 1) if name in bounds else f'{share:.1f}',
+      label,
+      _between(share[name], bounds[name], 1)
+      if name in bounds
+      else f'{share[name]:.1f}',
     )
-    for name, share in found['rank1'][question].items()
+    for name, label in LABELS.items()
+    if name in share
   ]
   return _table(('attacked', f'right {question}, %'), *rows)
 
@@ -253,10 +262,11 @@ def _detected(
   each = [found[one.run, one.name]['found'] for one in audits]
   rows = [
     [
-      _label(case),
+      label,
       *(_between(x[case]['auc'], x[case]['auc_interval'], 3) for x in each),
     ]
-    for case in each[0]
+    for case, label in LABELS.items()
+    if case in each[0]
   ]
   return _table((of, *(f'AUC, {column}' for column in columns)), *rows)
 
@@ -280,7 +290,8 @@ def _gradients(found: Found) -> str:
     )
   head = (
     *('run', 'noise', 'PSNR above grey, dB', 'right person at rank 1, %'),
-    *('real images, %', 'chance, %', 'positive, dB', 'negative, dB'),
+    *('real images, %', 'chance, %'),
+    *('positive control with this noise, dB', 'negative control, dB'),
   )
   return _table(head, *rows)
 
@@ -289,16 +300,12 @@ def _bounds(found: Found) -> str:
   rows = []
   for run in ('dpsgd', 'dp_fedavg'):
     own = [found[one.run, one.name] for one in _CANARIES if one.run == run]
-    several = [
-      ', '.join(f'{x:.2f}' for x in values)
-      for values in (
-        [x['bound']['epsilon'] for x in own],
-        [x['positive']['epsilon'] for x in own],
-      )
-    ]
-    largest, claimed = own[0]['largest'], own[0]['claimed']
-    rows.append((f'`{RUNS[run]}`', f'{claimed:g}', *several, f'{largest:.2f}'))
-  head = 'run', 'claim', 'lower bound', 'without noise', 'largest bound'
+    bounds = ', '.join(f'{x["bound"]["epsilon"]:.2f}' for x in own)
+    silent = min(x['positive']['epsilon'] for x in own)
+    others = own[0]['claimed'], silent, own[0]['largest']
+    claimed, *controls = (f'{value:.2f}' for value in others)
+    rows.append((f'`{RUNS[run]}`', claimed, bounds, *controls))
+  head = 'run', 'claim', 'lower bounds', 'without noise', 'largest bound'
   return _table(head, *rows)
 
 
@@ -307,8 +314,7 @@ def main(argv: Sequence[str]) -> None:
   folder = Path(argv[1]).absolute()
   folder.mkdir(parents=True, exist_ok=True)
   if _PUBLISHED.value:
-    with tarfile.open(ARCHIVE) as archive:
-      archive.extractall(folder, filter='data')
+    unpack(folder)
   else:
     by_run = [[x for x in AUDITS if x.run == run] for run in RUNS]
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
