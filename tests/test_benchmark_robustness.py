@@ -1,7 +1,9 @@
 """Cells of `benchmarks.robustness`: fields, runs and resumption."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 from absl import flags
 
@@ -10,6 +12,7 @@ from fedreid_jax import errors
 from fedreid_jax.config import validation
 from fedreid_jax.training import loop
 
+DOCS = Path(__file__).parents[1] / 'docs'
 FIELDS = (
   *('data.height=16', 'data.width=8', 'model.features=(4,)', 'rounds=1'),
   *('data.identities=4', 'data.target_identities=4', 'local.batch=4'),
@@ -106,3 +109,33 @@ def test_a_table_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     assert 0 < one['mAP'] <= 100 and one['bytes_up'] > 0
     assert 0 <= one['collision'] <= 100 and one['evasion'] > 0
   assert 'evasion backdoor' in capsys.readouterr().out
+
+
+def _published(name):
+  """The published cells of a measure."""
+  path = DOCS / 'results' / f'{name}.json'
+  return json.loads(path.read_text())['cells']
+
+
+def _text(cells, name, field='mAP'):
+  found = [cells[f'{name} {seed}'][field] for seed in range(3)]
+  return f'{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}'
+
+
+def test_the_page_of_robust_rules_has_the_published_runs():
+  cells = _published('robustness')
+  page = (DOCS / 'methods' / 'robust.md').read_text()
+  for rule in ('mean', 'median', 'multikrum'):
+    row = [_text(cells, f'{rule} {x}') for x in ('none', 'sign=10', 'backdoor')]
+    row += [
+      _text(cells, f'{rule} {x}', 'collision') for x in ('none', 'backdoor')
+    ]
+    assert f'| {rule} | {" | ".join(row)} |' in page
+
+
+def test_the_page_of_compression_has_the_published_runs():
+  cells = _published('compression')
+  page = (DOCS / 'methods' / 'compress.md').read_text()
+  for name in robustness.COMPRESSIONS:
+    sent = cells[f'{name} 0']['bytes_up'] / 1e6
+    assert f'| {name} | {_text(cells, name)} | {sent:.2f} |' in page
