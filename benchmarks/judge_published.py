@@ -84,14 +84,6 @@ _ARCHIVES = (
     seeds=3,
   ),
   Archive(
-    name='imagenet_dfh',
-    page='unseen',
-    claims=('imagenet_dfh',),
-    # DFH diverges at the few rates.
-    rates=('0.0001', '0.0003', '0.001', *FEW_RATES),
-    seeds=3,
-  ),
-  Archive(
     name='private',
     page='privacy',
     claims=(
