@@ -15,6 +15,7 @@ import hashlib
 import io
 import sys
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from absl import app, flags
@@ -33,14 +34,20 @@ _ARCHIVE = flags.DEFINE_enum(
 
 def pack(runs: list[Path]) -> bytes:
   """Returns a compressed archive of runs."""
-  packed = io.BytesIO()
-  with tarfile.open(fileobj=packed, mode='w:xz') as archive:
-    each = (run / name for run in runs for name in _names(run))
-    for path in filter(Path.is_file, each):
-      found = tarfile.TarInfo(f'{path.parent.name}/{path.name}')
-      found.size = path.stat().st_size
-      archive.addfile(found, io.BytesIO(path.read_bytes()))
-  return packed.getvalue()
+  each = (run / name for run in runs for name in _names(run))
+  found = filter(Path.is_file, each)
+  return packed({f'{x.parent.name}/{x.name}': x.read_bytes() for x in found})
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+  """Returns a compressed archive of files by name, without times."""
+  written = io.BytesIO()
+  with tarfile.open(fileobj=written, mode='w:xz') as archive:
+    for name, content in files.items():
+      found = tarfile.TarInfo(name)
+      found.size = len(content)
+      archive.addfile(found, io.BytesIO(content))
+  return written.getvalue()
 
 
 def _names(run: Path) -> list[str]:

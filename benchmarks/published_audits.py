@@ -1,13 +1,13 @@
-r"""Trains and audits the runs of docs/results/privacy.md.
+"""Trains and audits the runs of docs/results/privacy.md.
 
   python -m benchmarks.published_audits runs/audits
   python -m benchmarks.published_audits runs/published/audits --published
 
 The first command trains every run, audits it, and continues where it was
-stopped; `--pack` then writes docs/results/audits.tar.xz. With `--published` the
-audits of this archive are unpacked into the folder, and nothing is trained.
-Both write the tables of the page into `FOLDER.md`. They need
-fedreid_jax[privacy,viz].
+stopped; with `--pack` it also writes docs/results/audits.tar.xz. With
+`--published` the audits of this archive are unpacked into the folder, and
+nothing is trained. Both write the tables of the page into `FOLDER.md`. They
+need fedreid_jax[privacy,viz].
 """
 
 import concurrent.futures
@@ -23,18 +23,22 @@ from absl import app, flags
 
 from benchmarks import publish_runs
 from benchmarks.judge_published import RESULTS
+from fedreid_jax import errors
 from fedreid_jax.apps.audit import member, trace
 from fedreid_jax.training.files import recorder, run_files, sealed
 
 ARCHIVE = RESULTS / 'audits.tar.xz'
 PROGRAM = 'fedreid_jax.cli.program'
-INVALID = 4  # exit code of an audit whose control failed
 WORKERS = 2
 
 # Recipes by name of the run.
 _SMALL = 'data.height=32,data.width=16,rounds=15,local.steps=20'
 _MEMBERS_OF = f'fedpav:synthetic,{_SMALL},model.features=(16,32,64)'
 _STUDY = 'privacy.secret=seed'
+# Public weights and few trained parameters, as in the recipe.
+_MEMBERS_DPSGD = (
+  f'dpsgd:synthetic,{_SMALL},data.source=synthetic,data.identities=48,{_STUDY}'
+)
 _RENDERED = 'dfh:rendered,evaluation.validation=0,rounds=20'
 RUNS = {
   'rendered': _RENDERED,
@@ -45,7 +49,8 @@ RUNS = {
   'smoke': 'dfh:smoke',
   'members': f'{_MEMBERS_OF},data.identities=48',
   'members_few': f'{_MEMBERS_OF},data.identities=12',
-  'members_dpsgd': f'dpsgd:synthetic,{_SMALL},data.identities=48,{_STUDY}',
+  'members_dpsgd': _MEMBERS_DPSGD,
+  'members_clipped': f'{_MEMBERS_DPSGD},dpsgd.epsilon=0.0,dpsgd.noise=0.0',
   'dpsgd': f'dpsgd:synthetic,{_STUDY}',
   'dp_fedavg': f'dp_fedavg:synthetic,{_STUDY}',
 }
@@ -121,7 +126,7 @@ _GRADIENTS = (
 )
 _MEMBERS = tuple(
   _audited('member', run, 'member')
-  for run in ('members_few', 'members', 'members_dpsgd')
+  for run in ('members_few', 'members', 'members_clipped', 'members_dpsgd')
 )
 _CANARIES = tuple(
   _audited(f'canary_{seed}', run, 'canary', f'--seed={seed}')
@@ -138,9 +143,8 @@ _PACK = flags.DEFINE_bool('pack', False, 'Write the archive.')
 
 
 def train(name: str, folder: Path) -> None:
-  """Trains a run, or continues it."""
-  if not (folder / name / 'results.json').is_file():
-    _fedreid(folder, name, 'train', RUNS[name], f'--workdir={{{name}}}')
+  """Trains a run, or continues it; a finished one is left as it is."""
+  _fedreid(folder, name, 'train', RUNS[name], f'--workdir={{{name}}}')
 
 
 def audit(of_run: Sequence[Audit], folder: Path) -> None:
@@ -148,11 +152,14 @@ def audit(of_run: Sequence[Audit], folder: Path) -> None:
   for one in of_run:
     if not one.file(folder).is_file():
       workdir = f'--workdir={{{one.run}}}'
-      _fedreid(folder, one.run, one.command, workdir, *one.flags)
+      fine = (0, errors.IntegrityError.exit_code)  # a control may fail
+      _fedreid(folder, one.run, one.command, workdir, *one.flags, fine=fine)
       (folder / one.run / f'{one.written}.json').rename(one.file(folder))
 
 
-def _fedreid(folder: Path, run: str, *words: str) -> None:
+def _fedreid(
+  folder: Path, run: str, *words: str, fine: Sequence[int] = (0,)
+) -> None:
   """Runs a command on a run, and adds its text to `RUN.log`."""
   paths = {name: folder / name for name in RUNS}
   # Recipes and changes have no braces.
@@ -161,7 +168,7 @@ def _fedreid(folder: Path, run: str, *words: str) -> None:
   with (folder / f'{run}.log').open('a') as log:
     command = [sys.executable, '-m', PROGRAM, *given]
     code = subprocess.run(command, stdout=log, stderr=log, check=False)
-  if code.returncode not in (0, INVALID):
+  if code.returncode not in fine:
     raise SystemExit(f'exit code {code.returncode} of {" ".join(given)}')
 
 
@@ -169,30 +176,32 @@ def read(one: Audit, folder: Path) -> dict[str, Any]:
   """The figures of an audit.
 
   Raises:
-    SystemExit: if its figures mean nothing, because a control failed.
+    SystemExit: if its figures mean nothing, because a control failed, or if it
+      refutes a guarantee.
   """
   found = recorder.read_object(one.file(folder))
-  if not found['valid']:
-    raise SystemExit(f'{one.file(folder)} is not valid: {found["failed"]}')
+  if not found['valid'] or found.get('refuted'):
+    why = found['failed'] or found['refuted']
+    raise SystemExit(f'{one.file(folder)} cannot be published: {why}')
   return found
 
 
 def pack(folder: Path) -> None:
   """Writes the configurations, the results and the audits of all runs.
 
-  Names of other runs in an audit are relative to the folder.
+  Names of other runs in the archived audits are relative to the folder.
   """
-  for path in (one.file(folder) for one in AUDITS):
-    described = path.read_text().replace(f'{folder}/', '')
-    entries = json.loads(described)
-    entries.pop(sealed.DIGEST)
-    recorder.write_sealed(path, entries)
-  kept = (run_files.CONFIG, recorder.RESULTS)
-  named = {f'{one.run}/{one.name}.json' for one in AUDITS}
-  named |= {f'{run}/{file}' for run in RUNS for file in kept}
-  with tarfile.open(ARCHIVE, 'w:xz') as archive:
-    for name in sorted(named):
-      archive.add(folder / name, name, filter=_anonymous)
+  files = {
+    f'{run}/{name}': (folder / run / name).read_bytes()
+    for run in RUNS
+    for name in (run_files.CONFIG, recorder.RESULTS)
+  }
+  for one in AUDITS:
+    described = one.file(folder).read_text().replace(f'{folder}/', '')
+    entries = sealed.seal(json.loads(described))
+    text = json.dumps(entries, indent=2)
+    files[f'{one.run}/{one.name}.json'] = f'{text}\n'.encode()
+  ARCHIVE.write_bytes(publish_runs.packed(files))
   publish_runs.record(ARCHIVE)
 
 
@@ -200,13 +209,6 @@ def unpack(folder: Path) -> None:
   """Writes the published audits into a folder."""
   with tarfile.open(ARCHIVE) as archive:
     archive.extractall(folder, filter='data')
-
-
-def _anonymous(file: tarfile.TarInfo) -> tarfile.TarInfo:
-  """The same file without its time and its owner."""
-  plain = tarfile.TarInfo(file.name)
-  plain.size = file.size
-  return plain
 
 
 def tables(folder: Path) -> str:
@@ -320,9 +322,9 @@ def main(argv: Sequence[str]) -> None:
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
       list(pool.map(lambda run: train(run, folder), RUNS))
       list(pool.map(lambda audits: audit(audits, folder), by_run))
+  text = tables(folder)
   if _PACK.value:
     pack(folder)
-  text = tables(folder)
   folder.with_suffix('.md').write_text(text)
   print(text)
 
