@@ -224,7 +224,10 @@ def tables(folder: Path) -> str:
     _gradients(found),
     _detected(
       *(found, _MEMBERS, 'attacker'),
-      ('36 persons', '144 persons', 'DP-SGD, epsilon 8, 144 persons'),
+      (
+        *('18 of 36 persons', '72 of 144 persons'),
+        *('clipped, 72 of 144', 'epsilon 8, 72 of 144'),
+      ),
     ),
     _bounds(found),
   )
@@ -261,16 +264,25 @@ def _inversions(found: dict[str, Any], question: str) -> str:
 def _detected(
   found: Found, audits: Sequence[Audit], of: str, columns: Sequence[str]
 ) -> str:
-  each = [found[one.run, one.name]['found'] for one in audits]
+  each = [found[one.run, one.name] for one in audits]
   rows = [
-    [
-      label,
-      *(_between(x[case]['auc'], x[case]['auc_interval'], 3) for x in each),
-    ]
+    [label, *(_auc(own['found'][case]) for own in each)]
     for case, label in LABELS.items()
-    if case in each[0]
+    if case in each[0]['found']
   ]
+  rows.append(['positive control', *map(_positive, each)])
   return _table((of, *(f'AUC, {column}' for column in columns)), *rows)
+
+
+def _auc(one: Mapping[str, Any]) -> str:
+  return _between(one['auc'], one['auc_interval'], 3)
+
+
+def _positive(own: Mapping[str, Any]) -> str:
+  """The control of an audit of members, or that of traces beside its theory."""
+  if 'positive' in own:
+    return _auc(own['positive'])
+  return f'{own["simulated"]:.3f}, theory {own["theory"]:.3f}'
 
 
 def _gradients(found: Found) -> str:
@@ -293,7 +305,7 @@ def _gradients(found: Found) -> str:
   head = (
     *('run', 'noise', 'PSNR above grey, dB', 'right person at rank 1, %'),
     *('real images, %', 'chance, %'),
-    *('positive control with this noise, dB', 'negative control, dB'),
+    *('easy network with this noise, dB', 'negative control, dB'),
   )
   return _table(head, *rows)
 
@@ -304,10 +316,14 @@ def _bounds(found: Found) -> str:
     own = [found[one.run, one.name] for one in _CANARIES if one.run == run]
     bounds = ', '.join(f'{x["bound"]["epsilon"]:.2f}' for x in own)
     silent = min(x['positive']['epsilon'] for x in own)
-    others = own[0]['claimed'], silent, own[0]['largest']
+    random = max(x['negative'] for x in own)
+    others = own[0]['claimed'], silent, random, own[0]['largest']
     claimed, *controls = (f'{value:.2f}' for value in others)
     rows.append((f'`{RUNS[run]}`', claimed, bounds, *controls))
-  head = 'run', 'claim', 'lower bounds', 'without noise', 'largest bound'
+  head = (
+    *('run', 'claim', 'lower bounds', 'positive control, no noise'),
+    *('negative control', 'largest bound'),
+  )
   return _table(head, *rows)
 
 

@@ -46,8 +46,9 @@ def rows_of(entries: list[Entry]) -> Iterable[tuple[tuple[str, ...], Entry]]:
     # Best rounds differ between seeds.
     shown = rounds if kind == 'last' else ''
     yield (target, model, kind, shown), entry['metrics']
-    if target in domains and model in ('global', model_names.of_client(target)):
-      family = 'global' if model == 'global' else 'own'
+    served = model == model_names.GLOBAL
+    if target in domains and (served or model == model_names.of_client(target)):
+      family = model_names.GLOBAL if served else 'own'
       means[f'mean over {len(domains)}', family, kind, shown].append(
         entry['metrics']
       )

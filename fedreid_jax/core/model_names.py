@@ -1,7 +1,7 @@
 """Names of the models of a run, in files, in reports and on the command line.
 
 The server has one model, `GLOBAL`, or several, 'cluster:GROUP'. A client's own
-model is 'client:NAME'; in lists of selected rounds more text follows.
+model is 'client:NAME'.
 """
 
 GLOBAL = 'global'
@@ -18,13 +18,16 @@ def of_client(client: str) -> str:
   return f'{_CLIENT}{client}'
 
 
-def group(model: str) -> int | None:
+def group_of(model: str) -> int | None:
   """The group of a model of the server, None for other models."""
   number = model.removeprefix(_CLUSTER)
   return None if number == model else int(number)
 
 
-def client(model: str) -> str:
-  """The client of an own model, '' for a model of the server."""
+def client_of(model: str) -> str:
+  """The client of an own model, '' for a model of the server.
+
+  Text behind the name stays: reports have models such as 'client:NAME, best'.
+  """
   own = model.removeprefix(_CLIENT)
   return '' if own == model else own

@@ -248,7 +248,7 @@ def _own(model: str, targets: Sequence[Target]) -> Sequence[Target]:
   its domain is no target, they are all targets, and all held-out persons if its
   domain has none.
   """
-  client = model_names.client(model)
+  client = model_names.client_of(model)
   if not client:
     return targets
   domain = client.partition('.')[0]

@@ -170,7 +170,7 @@ def ensembles(
   """
   if not kinds:
     return {}
-  members = [m for name, m in models.items() if model_names.client(name)]
+  members = [m for name, m in models.items() if model_names.client_of(name)]
   if len(members) < 2:
     raise errors.ConfigError(
       f'an ensemble of the models of {errors.counted(len(members), "client")}',

@@ -21,7 +21,7 @@ def over_rounds(evaluation: Sequence[dict[str, Any]], metric: str) -> Curve:
 
   Personal models count only if the server has no model.
   """
-  served = [e for e in evaluation if not model_names.client(e['model'])]
+  served = [e for e in evaluation if not model_names.client_of(e['model'])]
   values: dict[int, list[float]] = {}
   for entry in served or evaluation:
     if metric in entry['metrics']:

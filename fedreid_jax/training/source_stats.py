@@ -68,6 +68,7 @@ def make(
   """
   num = len(names)
   client_models = [*map(model_names.of_client, names)]
+  own = {*client_models}
 
   def measure(
     models: Flat, received: int, own_of: Callable[[np.ndarray], Flat] | None
@@ -86,7 +87,7 @@ def make(
 
   def one(name: str, variables: Flat) -> list[Layers]:
     whole = {n: np.asarray(x)[None] for n, x in variables.items()}
-    group = model_names.group(name)
+    group = model_names.group_of(name)
     return [
       batch_stats.pool(
         layers
@@ -120,9 +121,9 @@ def make(
     return found
 
   def source(models: Models) -> tuple[Models, ...]:
-    mine = [name for name in models if model_names.client(name)]
+    mine = [name for name in models if name in own]
     found = personal(models, mine) if mine else {}
-    found |= {n: one(n, models[n]) for n in models if n not in found}
+    found |= {n: one(n, models[n]) for n in models if n not in own}
 
     def of_images(kind: int) -> Models:
       def read(name: str) -> Flat:

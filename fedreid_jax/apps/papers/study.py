@@ -65,7 +65,7 @@ def precision(workdir: Path, models: Models) -> Precision:
   }
   if models in ('global', 'concat', 'average'):
     return joined[models]
-  clients = [own for m, own in joined.items() if model_names.client(m)]
+  clients = [own for m, own in joined.items() if model_names.client_of(m)]
   if not clients:
     raise KeyError(models)
   if models == 'best_client':

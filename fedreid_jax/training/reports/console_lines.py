@@ -62,7 +62,7 @@ def few(entries: Sequence[Entry]) -> list[dict[str, Any]]:
   """
   groups: dict[tuple[Any, str], list[Entry]] = {}
   for entry in entries:
-    if model_names.client(entry['model']):
+    if model_names.client_of(entry['model']):
       kind = entry['model'].partition(', ')[2]
       # The best rounds of clients differ.
       key = '' if kind else entry.get('round', 0), kind

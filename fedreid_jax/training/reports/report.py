@@ -354,7 +354,7 @@ def _judges(entries: list[Entry]) -> list[Entry]:
 
 
 def _is_own(entry: Entry) -> bool:
-  return bool(model_names.client(entry['model']))
+  return bool(model_names.client_of(entry['model']))
 
 
 def _best_of_clients(entries: list[Entry]) -> list[Entry]:

@@ -2,7 +2,8 @@
 
 No paper has tried these methods in this setting, so that no published figure
 can be compared: the statements are those of the methods' papers, about other
-data. Their trials are those of DFH: the same routes and weights.
+data. Their trials are those of DFH: the same routes and weights. Those of
+DP-SGD have the first of these routes.
 """
 
 import functools
