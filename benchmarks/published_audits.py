@@ -12,6 +12,7 @@ need fedreid_jax[privacy,viz].
 
 import concurrent.futures
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -30,6 +31,8 @@ from fedreid_jax.training.files import recorder, run_files, sealed
 ARCHIVE = RESULTS / 'audits.tar.xz'
 PROGRAM = 'fedreid_jax.cli.program'
 WORKERS = 2
+# Programs beside each other do not divide their work over the same cores.
+ONE_DEVICE = {**os.environ, 'JAX_NUM_CPU_DEVICES': '1'}
 
 # Recipes by name of the run.
 _SMALL = 'data.height=32,data.width=16,rounds=15,local.steps=20'
@@ -82,21 +85,21 @@ class Audit(NamedTuple):
   run: str
   flags: tuple[str, ...]  # '{NAME}' is the work directory of a run
   command: str = 'audit'
-  written: str = ''  # by the command
+  output: str = ''  # file that the command writes, without its '.json'
 
   def file(self, folder: Path) -> Path:
     """The figures of the audit."""
     return folder / self.run / f'{self.name}.json'
 
 
-def _inverted(name: str, written: str, *given: str) -> Audit:
+def _inverted(name: str, output: str, *given: str) -> Audit:
   judged = '--judge={rendered_judge}', '--steps=300,150'
-  return Audit(name, 'rendered', (*judged, *given), 'invert', written)
+  return Audit(name, 'rendered', (*judged, *given), 'invert', output)
 
 
 def _audited(name: str, run: str, attack: str, *given: str) -> Audit:
   given = f'--attack={attack}', *given
-  return Audit(name, run, given, written=f'audit-{attack}')
+  return Audit(name, run, given, output=f'audit-{attack}')
 
 
 _STRANGERS = (
@@ -154,7 +157,7 @@ def audit(of_run: Sequence[Audit], folder: Path) -> None:
       workdir = f'--workdir={{{one.run}}}'
       fine = (0, errors.IntegrityError.exit_code)  # a control may fail
       _fedreid(folder, one.run, one.command, workdir, *one.flags, fine=fine)
-      (folder / one.run / f'{one.written}.json').rename(one.file(folder))
+      (folder / one.run / f'{one.output}.json').rename(one.file(folder))
 
 
 def _fedreid(
@@ -167,7 +170,9 @@ def _fedreid(
   print(' '.join(['fedreid', *given]), flush=True)
   with (folder / f'{run}.log').open('a') as log:
     command = [sys.executable, '-m', PROGRAM, *given]
-    code = subprocess.run(command, stdout=log, stderr=log, check=False)
+    code = subprocess.run(
+      command, stdout=log, stderr=log, check=False, env=ONE_DEVICE
+    )
   if code.returncode not in fine:
     raise SystemExit(f'exit code {code.returncode} of {" ".join(given)}')
 
@@ -315,9 +320,9 @@ def _bounds(found: Found) -> str:
   for run in ('dpsgd', 'dp_fedavg'):
     own = [found[one.run, one.name] for one in _CANARIES if one.run == run]
     bounds = ', '.join(f'{x["bound"]["epsilon"]:.2f}' for x in own)
-    silent = min(x['positive']['epsilon'] for x in own)
-    random = max(x['negative'] for x in own)
-    others = own[0]['claimed'], silent, random, own[0]['largest']
+    positive = min(x['positive']['epsilon'] for x in own)
+    negative = max(x['negative'] for x in own)
+    others = own[0]['claimed'], positive, negative, own[0]['largest']
     claimed, *controls = (f'{value:.2f}' for value in others)
     rows.append((f'`{RUNS[run]}`', claimed, bounds, *controls))
   head = (
@@ -329,6 +334,8 @@ def _bounds(found: Found) -> str:
 
 def main(argv: Sequence[str]) -> None:
   """Trains and audits, or unpacks, and writes the tables."""
+  if len(argv) != 2 or (_PUBLISHED.value and _PACK.value):
+    raise app.UsageError('give one FOLDER, and --published or --pack')
   folder = Path(argv[1]).absolute()
   folder.mkdir(parents=True, exist_ok=True)
   if _PUBLISHED.value:
@@ -341,7 +348,7 @@ def main(argv: Sequence[str]) -> None:
   text = tables(folder)
   if _PACK.value:
     pack(folder)
-  folder.with_suffix('.md').write_text(text)
+  folder.with_name(f'{folder.name}.md').write_text(text)
   print(text)
 
 

@@ -19,7 +19,10 @@ def of_client(client: str) -> str:
 
 
 def group_of(model: str) -> int | None:
-  """The group of a model of the server, None for other models."""
+  """The group of one of several models of the server, None for other models.
+
+  `GLOBAL` and own models have none. Text behind the number is an error.
+  """
   number = model.removeprefix(_CLUSTER)
   return None if number == model else int(number)
 

@@ -11,6 +11,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.apps.papers.effects import Effect
 from fedreid_jax.apps.papers.report import Line
+from fedreid_jax.core import model_names
 from fedreid_jax.figures import canvas
 from fedreid_jax.figures.curves import SHOWN
 
@@ -126,7 +127,7 @@ def choose(lines: Sequence[Line], target: str, model: str) -> list[Line]:
   Raises:
     ConfigError: if there are no such results, or no field has two values.
   """
-  model = model or 'global'
+  model = model or model_names.GLOBAL
   found = [
     line
     for line in lines

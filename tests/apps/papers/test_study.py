@@ -167,9 +167,10 @@ def test_published_archives_have_their_digests():
     reversed(line.split())
     for line in (folder / 'SHA256SUMS').read_text().splitlines()
   )
+  published = [*folder.glob('*.tar.xz'), *folder.glob('*.json')]
   assert sums == {
     path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-    for path in folder.glob('*.tar.xz')
+    for path in published
   }
 
 

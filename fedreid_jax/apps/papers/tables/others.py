@@ -134,7 +134,7 @@ def _private(name: str, epsilon: int, where: str, world: str) -> Claim:
   """The claim that an epsilon costs little in a version of the world."""
   private = Arm(f'{PRIVATE},data.source={world}')
   arm = _changed(private, f'dpsgd.epsilon={epsilon}.0')
-  text = f'Epsilon {epsilon} is near training without noise{where}.'
+  text = f'Epsilon {epsilon} is near no noise{where}.'
   given = f'{name}_{epsilon}', 'DP-SGD', text
   return _claim(*given, arm, _changed(private, CLIPPED), NearClaim, ROUTES[:1])
 
@@ -181,7 +181,7 @@ CLAIMS = (
   ),
   *(_private('private', e, '', versions.UNVERSIONED) for e in (8, 1)),
   *(
-    _private('first_world_private', e, ' in the first world', versions.FIRST)
+    _private('first_world_private', e, ', first world', versions.FIRST)
     for e in (8, 1)
   ),
   _claim(
