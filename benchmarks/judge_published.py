@@ -25,6 +25,12 @@ RESULTS = Path(__file__).parents[1] / 'docs' / 'results'
 FEW_RATES = '0.01', '0.02', '0.05'
 
 
+def unpack(name: str, folder: Path) -> None:
+  """Writes the files of an archive into a folder."""
+  with tarfile.open(RESULTS / f'{name}.tar.xz') as archive:
+    archive.extractall(folder, filter='data')
+
+
 class Archive(NamedTuple):
   """Runs that were planned together."""
 
@@ -33,11 +39,6 @@ class Archive(NamedTuple):
   claims: Sequence[str]
   rates: Sequence[str]  # of every search
   seeds: int  # from 0 on
-
-  def unpack(self, folder: Path) -> None:
-    """Writes the runs into a folder."""
-    with tarfile.open(RESULTS / f'{self.name}.tar.xz') as archive:
-      archive.extractall(folder, filter='data')
 
   def tried(self) -> list[Claim]:
     """The claims."""
@@ -115,7 +116,7 @@ def write(folder: Path) -> dict[str, list[study.Judged]]:
   for one in ARCHIVES.values():
     runs = folder / one.name
     runs.mkdir(parents=True, exist_ok=True)
-    one.unpack(runs)
+    unpack(one.name, runs)
     planned, claims = one.plan(runs), one.tried()
     found = [study.judge(c, planned.trials[c.name]) for c in claims]
     judged.setdefault(one.page, []).extend(found)

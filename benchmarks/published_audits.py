@@ -15,20 +15,19 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import app, flags
 
-from benchmarks import publish_runs
-from benchmarks.judge_published import RESULTS
+from benchmarks import judge_published, publish_runs
 from fedreid_jax import errors
 from fedreid_jax.apps.audit import member, trace
+from fedreid_jax.apps.papers import report
 from fedreid_jax.training.files import recorder, run_files, sealed
 
-ARCHIVE = RESULTS / 'audits.tar.xz'
+NAME = 'audits'  # of the archive
 PROGRAM = 'fedreid_jax.cli.program'
 WORKERS = 2
 # Programs beside each other do not divide their work over the same cores.
@@ -206,14 +205,9 @@ def pack(folder: Path) -> None:
     entries = sealed.seal(json.loads(described))
     text = json.dumps(entries, indent=2)
     files[f'{one.run}/{one.name}.json'] = f'{text}\n'.encode()
-  ARCHIVE.write_bytes(publish_runs.packed(files))
-  publish_runs.record(ARCHIVE)
-
-
-def unpack(folder: Path) -> None:
-  """Writes the published audits into a folder."""
-  with tarfile.open(ARCHIVE) as archive:
-    archive.extractall(folder, filter='data')
+  archive = judge_published.RESULTS / f'{NAME}.tar.xz'
+  archive.write_bytes(publish_runs.packed(files))
+  publish_runs.record(archive)
 
 
 def tables(folder: Path) -> str:
@@ -240,10 +234,7 @@ def tables(folder: Path) -> str:
 
 
 def _table(*rows: Sequence[str]) -> str:
-  head, *others = rows
-  lines = [f'| {" | ".join(row)} |' for row in others]
-  first = f'| {" | ".join(head)} |\n|{"---|" * len(head)}'
-  return '\n'.join([first, *lines, ''])
+  return '\n'.join(report.markdown(rows[0], rows[1:])) + '\n'
 
 
 def _between(value: float, bounds: Sequence[float], digits: int) -> str:
@@ -339,7 +330,7 @@ def main(argv: Sequence[str]) -> None:
   folder = Path(argv[1]).absolute()
   folder.mkdir(parents=True, exist_ok=True)
   if _PUBLISHED.value:
-    unpack(folder)
+    judge_published.unpack(NAME, folder)
   else:
     by_run = [[x for x in AUDITS if x.run == run] for run in RUNS]
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
