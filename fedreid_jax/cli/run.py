@@ -112,9 +112,8 @@ def guarded(
 
   def run():
     if len(argv) > 1:
-      raise errors.ConfigError(
-        f'stray argument {argv[1]!r}', 'command line', 'start flags with --'
-      )
+      stray = f'stray argument {argv[1]!r}'
+      raise errors.ConfigError(stray, 'command line', _way(argv[1]))
     for name in _PLUGIN.value:
       plugins.allow(name)
     if _given and (root := _given[0].data.get('root')):
@@ -135,6 +134,17 @@ def guarded(
       peers.leave()
 
   exit_on_error(run, _DEBUG.value)
+
+
+def _way(stray: str) -> str:
+  """How an argument that is no flag is given."""
+  path = Path(stray)
+  if 'root' in FLAGS and path.is_dir():
+    return f'give --root={stray}'
+  # The description of a run, see `training.files.run_files`.
+  if (path / 'run.json').is_file():
+    return f'give --workdir={stray}'
+  return 'start flags with --'
 
 
 def config() -> 'Config':

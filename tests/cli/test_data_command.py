@@ -82,6 +82,15 @@ def test_mistakes(run, arguments, message):
   assert code in (2, 3) and message in err and len(err.splitlines()) == 1
 
 
+def test_a_folder_that_is_no_flag_gets_its_flag(run, tmp_path):
+  code, _, err = run('doctor', str(tmp_path))
+  assert (code, err) == (
+    2,
+    f"error[2]: stray argument '{tmp_path}' — command line — give "
+    f'--root={tmp_path}\n',
+  )
+
+
 @pytest.mark.parametrize('name', ['msmt17', 'grid'])
 def test_an_archive_in_a_folder_of_the_sets_name(run, minis, tmp_path, name):
   inner = tmp_path / 'root' / name / registry.get(name).folders[0]
