@@ -19,6 +19,7 @@ from fedreid_jax.apps.papers.tables.declare import (
   Row,
   SideClaim,
   Table,
+  route,
 )
 from fedreid_jax.apps.papers.tables.dfh import BASE, DFH
 from fedreid_jax.data.synthetic import versions
@@ -62,6 +63,20 @@ FROM_NOTHING = (
 )
 
 
+# The clusters of a camera that has few images of a person.
+NEIGHBOURS = (
+  *('cluster_contrast.k1=10', 'cluster_contrast.k2=3'),
+  'cluster_contrast.min_samples=2',
+)
+PROTOTYPES = Arm('fed_protoid:rendered')
+
+
+def _adapted(source: str, cameras: str) -> Route:
+  """A route on which the cameras of a domain adapt a model of another one."""
+  own = f'data.undivided={(source,)!r}', f'data.unlabelled={(cameras,)!r}'
+  return route(f'{source} {cameras}', cameras, *own)
+
+
 def _of_domain(number: int, *more: str) -> dict[str, tuple[str, ...]]:
   """Changes that keep one of the domains, and more changes of all presets."""
   own = {k: (f'data.sources={(x[number],)!r}',) for k, x in DOMAINS.items()}
@@ -75,11 +90,7 @@ def _source(*more: str) -> dict[str, tuple[str, ...]]:
 
 def _clusters() -> dict[str, tuple[str, ...]]:
   own = _of_domain(1, *CAMERAS_ONLY)
-  neighbours = (
-    *('cluster_contrast.k1=10', 'cluster_contrast.k2=3'),
-    'cluster_contrast.min_samples=2',
-  )
-  return own | {'synthetic': (*own['synthetic'], *neighbours)}
+  return own | {'synthetic': (*own['synthetic'], *NEIGHBOURS)}
 
 
 TABLES = (
@@ -213,6 +224,21 @@ CLAIMS = (
     *('dbscan', 'Cluster Contrast'),
     'DBSCAN beats merging pairs of clusters.',
     *(CLUSTERS, Arm('fedureid:rendered,fedureid.merge=0.1'), SideClaim),
+  ),
+  _claim(
+    *('fed_protoid', 'Fed-Protoid'),
+    'Prototypes of a source improve clusters of cameras.',
+    PROTOTYPES,
+    _changed(
+      PROTOTYPES,
+      ','.join(('components=("fedpav","cluster_contrast")', *NEIGHBOURS)),
+    ),
+    SideClaim,
+    (
+      _adapted('plaza', 'mall'),
+      _adapted('mall', 'harbour'),
+      _adapted('harbour', 'plaza'),
+    ),
   ),
   _claim(
     *('labels', 'FedUReID'),
