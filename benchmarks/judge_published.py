@@ -59,6 +59,15 @@ _ARCHIVES = (
     seeds=5,
   ),
   Archive(
+    name='random',
+    page='unseen',
+    claims=('random_dfh',),
+    # FedPav chose the largest of 0.02, 0.05 and 0.1 on a route, and DFH the
+    # smallest.
+    rates=(*RATES[1:], '0.2'),
+    seeds=3,
+  ),
+  Archive(
     name='first_world',
     page='unseen',
     claims=('first_world_dfh',),
@@ -77,11 +86,19 @@ _ARCHIVES = (
     seeds=3,
   ),
   Archive(
-    name='dacs',
+    name='learned_style',
     page='unseen',
-    claims=('imagenet_dacs',),
+    claims=('imagenet_dacs', 'imagenet_sscu'),
     # DACS chose the smallest of the few rates on every route.
     rates=('0.005', *FEW_RATES),
+    seeds=3,
+  ),
+  Archive(
+    name='imagenet_dfh',
+    page='unseen',
+    claims=('imagenet_dfh',),
+    # DFH diverges or learns nothing at the few rates.
+    rates=('0.00003', '0.0001', '0.0003', '0.001', *FEW_RATES),
     seeds=3,
   ),
   Archive(

@@ -45,13 +45,13 @@ def draw_effects(lines: Sequence[Bar], axis: str) -> Any:
 
 
 def draw_groups(groups: Mapping[str, Sequence[Bar]], axis: str) -> Any:
-  """Draws a panel of effects for each group, all of one scale."""
+  """Draws a panel of effects for each group, each of its own scale.
+
+  A large loss in one group would make the intervals of others unreadable.
+  """
   most = max(map(len, groups.values()))
   figure, panels = canvas.table(1, len(groups), 3.4, 1.4 + 0.3 * most)
   for axes, (name, lines) in zip(panels[0], groups.items(), strict=True):
-    # Before anything is drawn, or the limits are those of the first panel.
-    if axes is not panels[0][0]:
-      axes.sharex(panels[0][0])
     _effects(axes, lines)
     axes.set_title(name, fontsize=10)
     axes.set_xlabel(f'{axis}, 95 % interval', fontsize=8)
