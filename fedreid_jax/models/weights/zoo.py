@@ -43,7 +43,10 @@ images start from those for visible ones. A run on the world of a training is
 refused, because it would test on persons or cameras of the training.
 
 The mAP is of rendered persons whom the training has not seen, with the vectors
-that `embed` writes. The page is made from the card in each file:
+that `embed` writes. Cards do not name the code of a training or its machine.
+The weights were published on 2026-11-22 (`convnet`, commit 0465b893, and
+`resnet18`, e6ae8020), 2026-11-26 (`vit`, 3eab6c02) and 2026-11-28
+(`mobilenet_v2`, a90ba234). The page is made from the card in each file:
 `python -m fedreid_jax.models.weights.zoo > docs/zoo.md`.
 """
 
