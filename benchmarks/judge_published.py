@@ -123,6 +123,14 @@ _ARCHIVES = (
     rates=('0.002', '0.005', *FEW_RATES),
     seeds=3,
   ),
+  Archive(
+    name='adapted',
+    page='claims',
+    claims=('fed_protoid',),
+    # Not searched: clients without labels hold out no persons.
+    rates=FEW_RATES,
+    seeds=3,
+  ),
 )
 ARCHIVES = {one.name: one for one in _ARCHIVES}
 
