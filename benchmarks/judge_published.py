@@ -96,8 +96,8 @@ _ARCHIVES = (
   Archive(
     name='imagenet_dfh',
     page='unseen',
-    claims=('imagenet_dfh',),
-    # DFH diverges or learns nothing at the few rates.
+    claims=('imagenet_dfh', 'imagenet_snr_dfh'),
+    # DFH diverges or learns nothing at the few rates, and SNR + DFH as well.
     rates=('0.00003', '0.0001', '0.0003', '0.001', *FEW_RATES),
     seeds=3,
   ),
