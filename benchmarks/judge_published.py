@@ -131,6 +131,13 @@ _ARCHIVES = (
     rates=FEW_RATES,
     seeds=3,
   ),
+  Archive(
+    name='start',
+    page='claims',
+    claims=('published_start',),
+    rates=FEW_RATES,
+    seeds=3,
+  ),
 )
 ARCHIVES = {one.name: one for one in _ARCHIVES}
 
