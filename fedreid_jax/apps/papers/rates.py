@@ -139,7 +139,7 @@ def score(cell: Cell) -> float:
     raise errors.ConfigError(
       'the run holds out no persons of its clients',
       str(cell.workdir),
-      'set evaluation.validation to the share that is not trained on',
+      'raise evaluation.validation, or train on domains with more identities',
     )
   return found['mAP']
 

@@ -39,6 +39,16 @@ def test_a_rate_is_chosen_recorded_and_printed(tmp_path):
   assert code == 0 and '[1/' not in again, err
 
 
+@pytest.mark.slow
+def test_domains_that_hold_out_nobody_end_a_search_after_a_run(tmp_path):
+  spec = f'{TINY},evaluation.validation=0.1'
+  flags = '--grid=optim.lr=0.001,0.1', f'--workdir={tmp_path}'
+  for _ in range(2):  # the second time nothing is trained
+    code, _, err = commands.launch_program('tune', spec, *flags)
+    assert code == 2 and 'raise evaluation.validation' in err
+    assert len([*tmp_path.glob('*/results.json')]) == 1
+
+
 @pytest.mark.parametrize(
   'flags, message',
   [

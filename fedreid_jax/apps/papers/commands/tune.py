@@ -77,10 +77,16 @@ def _tune(points: list[grid.Point]) -> None:
     by_point.setdefault(label, []).append(cell)
   folder.mkdir(parents=True, exist_ok=True)
   own_runs = cells.take_shard(made, _SHARD.value)
+
+  def check() -> None:  # not after hours, if domains are too small
+    for cell in own_runs:
+      rates.score(cell)
+
+  check()
   runner.train_all(
     [cell for cell in own_runs if not rates.ended(cell)],
     functools.partial(loop.train, verbose=run.workers() == 1),
-    lambda: None,
+    check,
     run.workers(),
     lambda cell: True,
   )
