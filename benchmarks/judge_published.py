@@ -124,17 +124,10 @@ _ARCHIVES = (
     seeds=3,
   ),
   Archive(
-    name='adapted',
+    name='others',
     page='claims',
-    claims=('fed_protoid',),
-    # Not searched: clients without labels hold out no persons.
-    rates=FEW_RATES,
-    seeds=3,
-  ),
-  Archive(
-    name='start',
-    page='claims',
-    claims=('published_start',),
+    # The first is not searched: clients without labels hold out no persons.
+    claims=('fed_protoid', 'published_start'),
     rates=FEW_RATES,
     seeds=3,
   ),
